@@ -1,0 +1,70 @@
+//! Errors on the wire: a stable code, a sentence for people, a hint what to do.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// Stable codes. A client may rely on these words and on nothing else of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request is malformed or a value is out of range.
+    Invalid,
+    /// You may not do this.
+    Denied,
+    /// It would be over your quota.
+    OverQuota,
+    /// There is no such thing, or it is not yours to see.
+    NotFound,
+    /// The name is taken, or the thing is not in a state for this.
+    Conflict,
+    /// The host has not enough room for it.
+    NoCapacity,
+    /// The manager, libvirt or the machine does not answer now.
+    Unavailable,
+    /// Too large, too many, too fast.
+    TooMuch,
+    /// A fault of gvm or of the host.
+    Internal,
+}
+
+impl ErrorCode {
+    /// The HTTP status it travels with.
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::Invalid => 400,
+            Self::Denied | Self::OverQuota => 403,
+            Self::NotFound => 404,
+            Self::Conflict | Self::NoCapacity => 409,
+            Self::TooMuch => 429,
+            Self::Internal => 500,
+            Self::Unavailable => 503,
+        }
+    }
+
+    /// The exit code of the command line.
+    pub const fn exit_code(self) -> u8 {
+        match self {
+            Self::Invalid => 2,
+            Self::Denied | Self::OverQuota => 3,
+            Self::NotFound => 4,
+            Self::Conflict | Self::NoCapacity | Self::TooMuch => 5,
+            Self::Unavailable => 6,
+            Self::Internal => 1,
+        }
+    }
+}
+
+/// The body of every answer that is not a success.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ErrorBody {
+    /// Stable code.
+    pub code: ErrorCode,
+    /// What went wrong, with the names of the things concerned.
+    pub message: String,
+    /// What to do about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+    /// Correlates with the manager's log and the record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub request_id: Option<String>,
+}

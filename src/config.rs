@@ -1,0 +1,265 @@
+//! The one configuration file, `/etc/gvm/gvm.toml`. Unknown keys are refused; every key has a default.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::network::Subnet;
+use crate::model::quota::Quota;
+
+/// Where the file is looked for.
+pub const DEFAULT_PATH: &str = "/etc/gvm/gvm.toml";
+
+/// Everything an administrator can set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// The manager.
+    pub manager: ManagerConfig,
+    /// The SSH gateway.
+    pub gateway: GatewayConfig,
+    /// The members' network.
+    pub network: NetworkConfig,
+    /// Who administers, and what a member may hold.
+    pub people: PeopleConfig,
+}
+
+/// The manager's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ManagerConfig {
+    /// Database, disks, images. Its folders must be passable for QEMU's user (o+x).
+    pub state_dir: PathBuf,
+    /// The API's unix socket.
+    pub socket: PathBuf,
+    /// Profiles and templates that override the built-in ones (`profiles/*.toml`, `templates/*`).
+    pub config_dir: PathBuf,
+    /// libvirt connection.
+    pub libvirt_uri: String,
+    /// Seconds that a guest has to shut down before it is forced off.
+    pub stop_grace_seconds: u64,
+    /// Seconds that a deleted machine can be undeleted.
+    pub undelete_seconds: u64,
+    /// Seconds between two looks at everything.
+    pub tick_seconds: u64,
+    /// Memory kept for the host itself, MiB.
+    pub reserve_memory_mib: u64,
+    /// Failed tries of one change before it is given up.
+    pub max_attempts: u32,
+    /// Use this accelerator without probing: `kvm` or `emulation`; absent means find out by running.
+    pub accelerator: Option<String>,
+    /// Unix group whose members may use the socket; absent leaves the group as it is.
+    pub socket_group: Option<String>,
+}
+
+impl Default for ManagerConfig {
+    fn default() -> Self {
+        Self {
+            state_dir: "/var/lib/gvm".into(),
+            socket: "/run/gvm/api.sock".into(),
+            config_dir: "/etc/gvm".into(),
+            libvirt_uri: "qemu:///system".to_owned(),
+            stop_grace_seconds: 60,
+            undelete_seconds: 24 * 3600,
+            tick_seconds: 30,
+            reserve_memory_mib: 1024,
+            max_attempts: 8,
+            accelerator: None,
+            socket_group: Some("gvm".to_owned()),
+        }
+    }
+}
+
+/// The gateway's part.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GatewayConfig {
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// The name that members type; also in `gvm ssh-config`.
+    pub host: String,
+    /// Its private host key; made at the first start where missing.
+    pub host_key: PathBuf,
+    /// The service account, allowed to ask the manager where a key leads.
+    pub user: String,
+    /// Connections at once, before authentication.
+    pub max_unauthenticated: usize,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once from one address.
+    pub max_per_address: usize,
+    /// Channels at once on one connection.
+    pub max_channels: usize,
+    /// Seconds to authenticate in.
+    pub login_grace_seconds: u64,
+    /// Seconds without any data after which a connection is closed; 0 means never.
+    pub idle_seconds: u64,
+}
+
+impl Default for GatewayConfig {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 2222),
+            host: "localhost".to_owned(),
+            host_key: "/var/lib/gvm-gateway/host_ed25519".into(),
+            user: "gvm-gateway".to_owned(),
+            max_unauthenticated: 64,
+            max_connections: 1024,
+            max_per_address: 256,
+            max_channels: 64,
+            login_grace_seconds: 30,
+            idle_seconds: 0,
+        }
+    }
+}
+
+/// The members' network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkConfig {
+    /// libvirt's name of it.
+    pub name: String,
+    /// Bridge device, at most 15 bytes.
+    pub bridge: String,
+    /// Addresses; the first is the host's.
+    pub subnet: Subnet,
+}
+
+impl Default for NetworkConfig {
+    fn default() -> Self {
+        // The literal is checked by a test; the fallback cannot be reached.
+        let subnet = "10.77.0.0/20".parse();
+        Self {
+            name: "gvm".to_owned(),
+            bridge: "gvmbr0".to_owned(),
+            subnet: subnet.unwrap_or_else(|_| unreachable!("a constant that a test parses")),
+        }
+    }
+}
+
+/// People.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PeopleConfig {
+    /// Logins with the role admin, beside root.
+    pub admins: Vec<String>,
+    /// What every member may hold at once.
+    pub quota: Quota,
+}
+
+/// Why the configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// Cannot be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Cause.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Cannot be understood.
+    #[error("{path} is not usable:\n{problem}")]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// With line and column.
+        problem: String,
+    },
+    /// A value is out of range.
+    #[error("{path}: {key}: {problem}")]
+    Value {
+        /// The file.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// What would be accepted.
+        problem: String,
+    },
+}
+
+impl Config {
+    /// Reads the file at `path`. A missing file at the default place means all defaults; a missing file that
+    /// was named is an error.
+    ///
+    /// # Errors
+    /// Says file, line and key of what is wrong.
+    pub fn load(path: Option<&Path>) -> Result<Self, ConfigError> {
+        let named = path.unwrap_or(Path::new(DEFAULT_PATH));
+        let text = match std::fs::read_to_string(named) {
+            Ok(text) => text,
+            Err(e) if path.is_none() && e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(ConfigError::Read { path: named.to_owned(), source }),
+        };
+        Self::parse(&text, named)
+    }
+
+    /// Parses and checks; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let config: Self =
+            toml::from_str(text).map_err(|e| ConfigError::Parse { path: path.to_owned(), problem: e.to_string() })?;
+        config.check().map_err(|(key, problem)| ConfigError::Value { path: path.to_owned(), key, problem })?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), (&'static str, String)> {
+        let word = |text: &str, max: usize| {
+            let ok = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+            !text.is_empty() && text.len() <= max && text.bytes().all(ok)
+        };
+        if !word(&self.network.name, 50) {
+            return Err(("network.name", "use 1 to 50 letters, digits, -, _ or .".to_owned()));
+        }
+        if !word(&self.network.bridge, 15) {
+            return Err(("network.bridge", "use 1 to 15 letters, digits, -, _ or .".to_owned()));
+        }
+        if let Some(other) = self.manager.accelerator.as_deref().filter(|a| !["kvm", "emulation"].contains(a)) {
+            return Err((
+                "manager.accelerator",
+                format!("{other:?} is not known; use \"kvm\" or \"emulation\", or leave it out"),
+            ));
+        }
+        if !(1..=3600).contains(&self.manager.tick_seconds) {
+            return Err(("manager.tick_seconds", "use 1 to 3600".to_owned()));
+        }
+        for (key, path) in [
+            ("manager.state_dir", &self.manager.state_dir),
+            ("manager.socket", &self.manager.socket),
+            ("manager.config_dir", &self.manager.config_dir),
+            ("gateway.host_key", &self.gateway.host_key),
+        ] {
+            if !path.is_absolute() {
+                return Err((key, format!("{} is not an absolute path", path.display())));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(text: &str) -> String {
+        Config::parse(text, Path::new("gvm.toml")).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn an_empty_file_means_the_defaults() {
+        assert_eq!(Config::parse("", Path::new("x")).unwrap(), Config::default());
+        assert_eq!(Config::default().network.subnet.to_string(), "10.77.0.0/20");
+    }
+
+    #[test]
+    fn faults_name_the_key() {
+        assert!(fault("[manager]\nsokcet = '/x'").contains("unknown field `sokcet`"));
+        assert!(fault("[manager]\nsocket = 'x'").contains("manager.socket: x is not an absolute path"));
+        assert!(fault("[network]\nbridge = 'much-too-long-for-linux'").contains("network.bridge"));
+        assert!(fault("[manager]\naccelerator = 'xen'").contains("manager.accelerator"));
+    }
+}

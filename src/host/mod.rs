@@ -1,0 +1,1 @@
+//! Facts of this host. Besides `gpu`, the only place that names /sys and /proc.

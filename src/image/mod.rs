@@ -1,0 +1,1 @@
+//! Images, disks and seeds: files that machines stand on.

@@ -1,0 +1,28 @@
+//! gvm: personal GPU computers from a shared server, over libvirt/KVM.
+//!
+//! The list below is the map; `docs/architecture.md` says who may use whom, and a test enforces it.
+
+pub mod api;
+#[cfg(feature = "libvirt")]
+pub mod auth;
+pub mod cli;
+pub mod config;
+#[cfg(feature = "libvirt")]
+pub mod daemon;
+pub mod gateway;
+#[cfg(feature = "libvirt")]
+pub mod host;
+#[cfg(feature = "libvirt")]
+pub mod hypervisor;
+#[cfg(feature = "libvirt")]
+pub mod image;
+#[cfg(feature = "libvirt")]
+pub mod manager;
+pub mod model;
+#[cfg(feature = "libvirt")]
+pub mod network;
+#[cfg(feature = "libvirt")]
+pub mod plan;
+#[cfg(feature = "libvirt")]
+pub mod store;
+pub mod telemetry;

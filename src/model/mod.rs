@@ -1,0 +1,20 @@
+//! What things are: ids, names, units, virtual machines, profiles, GPUs, people.
+//!
+//! Pure values. No `async`, no I/O, no clock, no XML, SQL or HTTP: a decision that can be a function of
+//! these types belongs in [`crate::plan`].
+
+pub mod access;
+pub mod caps;
+pub mod event;
+pub mod gpu;
+pub mod host;
+pub mod id;
+pub mod image;
+pub mod name;
+pub mod network;
+pub mod principal;
+pub mod profile;
+pub mod quota;
+pub mod state;
+pub mod units;
+pub mod vm;

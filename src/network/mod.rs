@@ -1,0 +1,1 @@
+//! The members' network: addresses and their allocation.

@@ -1,0 +1,1 @@
+//! The store: what should be. The only place with SQL.

@@ -53,8 +53,8 @@ pub struct Profile {
     pub name: ProfileName,
     /// One line for people.
     pub description: String,
-    /// Name of the image.
-    pub image: ImageName,
+    /// Name of the image; none where it boots firmware alone.
+    pub image: Option<ImageName>,
     /// How it boots.
     pub boot: Boot,
     /// Virtual CPUs.
@@ -194,13 +194,17 @@ impl Profile {
         if secure_boot && boot != Boot::Uefi {
             return Err(wrong("secure_boot", "needs boot = \"uefi\"".to_owned()));
         }
+        let image = match boot {
+            Boot::Firmware => None,
+            Boot::Uefi | Boot::Kernel => Some(file.image.ok_or_else(|| missing("image"))?),
+        };
         let vcpus = file.cpus.ok_or_else(|| missing("cpus"))?;
         if !(1..=1024).contains(&vcpus) {
             return Err(wrong("cpus", format!("{vcpus} is not 1 to 1024")));
         }
         Ok(Self {
             description: file.description.unwrap_or_default(),
-            image: file.image.ok_or_else(|| missing("image"))?,
+            image,
             boot,
             vcpus,
             memory: size("memory", file.memory)?,

@@ -9,6 +9,7 @@ use super::id::{HostId, ImageId, UserId, VmId};
 use super::image::Boot;
 use super::name::{GuestUser, ImageName, ProfileName, Tag, VmName};
 use super::network::{GuestAddress, MacAddress};
+use super::state::FirstBoot;
 use super::units::{Mib, Seconds};
 
 /// What the owner wants of a machine: the only thing about it that a person changes directly.
@@ -46,10 +47,10 @@ impl Generation {
 pub struct VmSpec {
     /// The profile it was made from.
     pub profile: ProfileName,
-    /// The image's name, for people.
-    pub image_name: ImageName,
+    /// The image's name, for people; none where it boots firmware alone.
+    pub image_name: Option<ImageName>,
     /// The version of the image it was cloned from.
-    pub image: ImageId,
+    pub image: Option<ImageId>,
     /// How it boots.
     pub boot: Boot,
     /// Number of virtual CPUs.
@@ -134,8 +135,10 @@ pub struct Vm {
     pub is_force_stop: bool,
     /// When the reconciler first asked the guest to shut down for the present stop.
     pub stop_asked_at: Option<Timestamp>,
-    /// When the present start was last carried out.
+    /// When the present start was last carried out; `None` while it should be off.
     pub started_at: Option<Timestamp>,
+    /// The host's boot id at that start.
+    pub started_boot: Option<String>,
     /// The choices of admission.
     pub placement: Placement,
     /// Labels.
@@ -146,6 +149,8 @@ pub struct Vm {
     pub attempts: u32,
     /// Not to be tried before.
     pub next_try: Option<Timestamp>,
+    /// How far its first boot came.
+    pub first_boot: FirstBoot,
     /// When it was made.
     pub created_at: Timestamp,
     /// Set by `delete`: until then `undelete` brings it back.

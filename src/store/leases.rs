@@ -1,0 +1,96 @@
+//! Leases of GPU partitions. No row means free; the schema itself refuses a second holder.
+
+use sqlx::sqlite::SqliteRow;
+
+use super::{Result, Store, StoreError, Write, count, int, json, or_taken, parsed, to_json};
+use crate::model::gpu::{GpuLease, LeaseState};
+use crate::model::id::VmId;
+use crate::model::vm::Generation;
+
+fn lease(row: &SqliteRow) -> Result<GpuLease> {
+    Ok(GpuLease {
+        id: parsed(row, "id")?,
+        partition: json(row, "body")?,
+        vm: parsed(row, "vm_id")?,
+        generation: Generation(count(row, "generation")?),
+        state: json(row, "state")?,
+    })
+}
+
+impl Store {
+    /// All leases.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn leases(&self) -> Result<Vec<GpuLease>> {
+        let rows = sqlx::query("SELECT id, body, vm_id, generation, state FROM gpu_leases ORDER BY id");
+        let rows = rows.fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
+        rows.iter().map(lease).collect()
+    }
+}
+
+/// Claims a partition.
+///
+/// # Errors
+/// [`StoreError::Taken`] where it, or the card in another way, is held.
+pub async fn claim(tx: &mut Write, lease: &GpuLease) -> Result<()> {
+    let gpu = &lease.partition.gpu().0;
+    let kind = lease.partition.use_kind();
+    sqlx::query("INSERT INTO gpu_use (gpu_id, kind) VALUES ($1, $2) ON CONFLICT (gpu_id) DO NOTHING")
+        .bind(gpu)
+        .bind(kind)
+        .execute(&mut **tx)
+        .await
+        .map_err(StoreError::Sql)?;
+    let inserted = sqlx::query(
+        "INSERT INTO gpu_leases (id, gpu_id, kind, partition_key, body, vm_id, generation, state)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+    )
+    .bind(lease.id.to_string())
+    .bind(gpu)
+    .bind(kind)
+    .bind(lease.partition.key())
+    .bind(to_json(&lease.partition))
+    .bind(lease.vm.to_string())
+    .bind(int(lease.generation.0))
+    .bind(to_json(&lease.state))
+    .execute(&mut **tx)
+    .await;
+    match inserted.map_err(or_taken("the GPU")) {
+        // The card is in use in the other way: (gpu_id, kind) has no row to refer to.
+        Err(StoreError::InUse) => Err(StoreError::Taken("the GPU")),
+        other => other.map(|_| ()),
+    }
+}
+
+/// Moves all leases of a machine to a state.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn set_state(tx: &mut Write, vm: VmId, state: LeaseState) -> Result<()> {
+    sqlx::query("UPDATE gpu_leases SET state = $1 WHERE vm_id = $2")
+        .bind(to_json(&state))
+        .bind(vm.to_string())
+        .execute(&mut **tx)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::Sql)
+}
+
+/// Gives up all leases of a machine; to be called only on proof that its domain is gone.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn release(tx: &mut Write, vm: VmId) -> Result<()> {
+    sqlx::query("DELETE FROM gpu_leases WHERE vm_id = $1")
+        .bind(vm.to_string())
+        .execute(&mut **tx)
+        .await
+        .map_err(StoreError::Sql)?;
+    // A card without leases is free to be used in either way again.
+    sqlx::query("DELETE FROM gpu_use WHERE NOT EXISTS (SELECT 1 FROM gpu_leases l WHERE l.gpu_id = gpu_use.gpu_id)")
+        .execute(&mut **tx)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::Sql)
+}

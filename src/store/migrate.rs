@@ -1,0 +1,36 @@
+//! Numbered, append-only migrations. An edited one is refused by sqlx's checksum.
+
+use std::borrow::Cow;
+
+use sqlx::SqlStr;
+use sqlx::migrate::{Migration, MigrationType, Migrator};
+use sqlx::sqlite::SqlitePool;
+
+/// Why the schema could not be brought up to date.
+#[derive(Debug)]
+pub enum MigrateFault {
+    /// The database failed.
+    Sql(sqlx::Error),
+    /// The schema does not fit.
+    Migrate(sqlx::migrate::MigrateError),
+}
+
+fn all() -> Vec<Migration> {
+    [(1, "init", include_str!("../../migrations/0001_init.sql"))]
+        .into_iter()
+        .map(|(number, name, sql)| {
+            Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
+        })
+        .collect()
+}
+
+/// Applies what is missing.
+///
+/// # Errors
+/// [`MigrateFault`].
+pub async fn run(pool: &SqlitePool) -> Result<(), MigrateFault> {
+    Migrator::with_migrations(all()).run(pool).await.map_err(|e| match e {
+        sqlx::migrate::MigrateError::Execute(e) => MigrateFault::Sql(e),
+        other => MigrateFault::Migrate(other),
+    })
+}

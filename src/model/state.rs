@@ -184,10 +184,13 @@ impl VmState {
                 why: "held because a disk write failed: the host's storage is full or broken".to_owned(),
             };
         }
-        if vm.trouble.is_some() {
-            return Self::Failed { retry_at: vm.next_try };
-        }
         let power = observed.power();
+        if let Some(trouble) = &vm.trouble {
+            return match (vm.desired, power) {
+                (Desired::Running, Some(Power::Running)) => Self::Degraded { why: trouble.message.clone() },
+                _ => Self::Failed { retry_at: vm.next_try.filter(|_| !trouble.is_final) },
+            };
+        }
         match vm.desired {
             Desired::Absent => Self::Deleting,
             Desired::Stopped if observed.is_active() => Self::Stopping,

@@ -1,1 +1,5 @@
-//! What to do next: pure functions over the model.
+//! What to do next: pure functions over the model. Every decision takes `now` as an argument.
+
+pub mod address;
+pub mod place;
+pub mod vm;

@@ -1,1 +1,12 @@
 //! Who is this, and may they?
+//!
+//! ```text
+//!   socket peer (uid) --peercred--> Principal --policy--> Permit --> use case in manager/
+//! ```
+//!
+//! A [`policy::Permit`] has private fields and is made in `policy.rs` alone, so that no use case can be
+//! called without the question having been asked.
+
+pub mod peercred;
+pub mod policy;
+pub mod sshkey;

@@ -8,6 +8,9 @@
 //! The port speaks in model terms: no XML, no flags and no `virt` type crosses it. Only this folder names
 //! `virt` and `quick_xml`. `unsafe` is used here alone, for the calls of libvirt that `virt` does not wrap.
 
+pub mod fake;
+mod wake;
+
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -24,7 +27,7 @@ use crate::model::host::Accelerator;
 use crate::model::id::VmId;
 use crate::model::image::DiskFormat;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
-use crate::model::state::Observed;
+use crate::model::state::{Observed, ObservedDomain};
 use crate::model::units::Mib;
 
 /// What kind of failure it is: all that the planner looks at.
@@ -98,12 +101,38 @@ pub struct DomainSpec {
     pub caps: Caps,
 }
 
+impl HypervisorError {
+    /// An error of this kind.
+    pub fn new(kind: ErrorKind, doing: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { kind, doing: doing.into(), message: message.into() }
+    }
+}
+
 impl DomainSpec {
-    /// A digest of the whole spec, kept in the domain's metadata: another digest means another shape.
+    /// A digest of everything that only a new definition can change, kept in the domain's metadata.
+    ///
+    /// Left out are what is read back by itself (vCPUs, memory, caps), the title, which is a label, and the
+    /// reason of emulation, which is words: changing one of them must not make a running machine look stale.
     pub fn shape(&self) -> String {
-        let text = serde_json::to_vec(self).unwrap_or_default();
+        let mut fixed = self.clone();
+        fixed.title.clear();
+        fixed.vcpus = 0;
+        fixed.memory = Mib(0);
+        fixed.caps = Caps::default();
+        if let Accelerator::Emulation { why } = &mut fixed.accelerator {
+            why.clear();
+        }
+        let text = serde_json::to_vec(&fixed).unwrap_or_default();
         let digest = Sha256::digest(&text);
         hex::encode(digest.get(..8).unwrap_or_default())
+    }
+
+    /// True where the domain is as this spec wants it: defining it anew would change nothing but its title.
+    pub fn is_met_by(&self, observed: &ObservedDomain) -> bool {
+        observed.shape == self.shape()
+            && observed.caps == self.caps
+            && observed.vcpus == self.vcpus
+            && observed.memory == self.memory
     }
 }
 
@@ -243,52 +272,60 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Names of domains that look like ours (`gvm-...`) but carry no or another id; never touched.
     async fn strangers(&self) -> Result<Vec<String>>;
 
-    /// Renders and validates a description against libvirt's schema without defining it.
+    /// Renders and validates a description against libvirt's schema without leaving anything defined.
     async fn check(&self, spec: &DomainSpec) -> Result<DomainVerdict>;
 
-    /// Defines the domain, or defines it anew with another shape where it is off.
+    /// Defines the domain, or defines it anew where it is off. Success where it is active in the same shape;
+    /// `Conflict` where it is active in another one, or where a stranger holds its name or UUID.
     async fn define(&self, spec: &DomainSpec) -> Result<()>;
 
-    /// Starts a defined domain. Success where it runs already.
+    /// Starts a defined domain. Success where it is active already (running, paused or shutting down).
     async fn start(&self, vm: VmId) -> Result<()>;
 
-    /// Asks the guest to shut down, by guest agent where it answers, else by the power button.
+    /// Asks the guest to shut down, by guest agent where it answers, else by the power button. Returns once the
+    /// request was handed over; asking again is the caller's part. Success where it is off.
     async fn shutdown(&self, vm: VmId) -> Result<()>;
 
     /// Ends it at once. Success where it is off or missing.
     async fn force_off(&self, vm: VmId) -> Result<()>;
 
-    /// Holds the vCPUs.
+    /// Holds the vCPUs. `Conflict` where it is off.
     async fn pause(&self, vm: VmId) -> Result<()>;
 
-    /// Lets the vCPUs go on.
+    /// Lets the vCPUs go on. `Conflict` where it is off.
     async fn resume(&self, vm: VmId) -> Result<()>;
 
-    /// Removes the definition with its firmware variables, TPM state, snapshots' metadata. Success where missing.
+    /// Removes the definition with its firmware variables, TPM state, snapshots' metadata. Success where missing;
+    /// `Conflict` where it is active.
     async fn undefine(&self, vm: VmId) -> Result<()>;
 
-    /// Changes a running machine and its definition, or only the definition where it is off.
+    /// Changes an active machine and its definition.
+    ///
+    /// Where it is off: caps and vCPUs change the definition; memory and root disk are `Conflict` (define it anew;
+    /// resize the image file). Where it is active, what cannot be done without a restart is `Conflict` and says so:
+    /// less memory, more than its maximum, memory in other than 128 MiB steps, a smaller disk.
     async fn apply(&self, vm: VmId, change: &LiveChange) -> Result<()>;
 
-    /// The size of the root disk as the hypervisor sees it.
+    /// The size of the root disk as the hypervisor sees it; `NotFound` where the machine has none.
     async fn root_disk_size(&self, vm: VmId) -> Result<Mib>;
 
-    /// Makes the members' network exist and be active.
+    /// Makes the members' network exist and be active. `Conflict` where its name or bridge is taken by another.
     async fn ensure_network(&self, network: &NetworkSpec) -> Result<()>;
 
-    /// Makes the network hand this address to this card.
+    /// Makes the network hand this address to this card. `Conflict` where another card has it.
     async fn ensure_host_entry(&self, network: &str, mac: MacAddress, address: GuestAddress, name: &str) -> Result<()>;
 
-    /// Forgets an entry of [`Self::ensure_host_entry`].
+    /// Forgets an entry of [`Self::ensure_host_entry`]. Success where there is none, or no such network.
     async fn ensure_host_entry_gone(&self, network: &str, mac: MacAddress) -> Result<()>;
 
-    /// Opens the serial line. Only one may be open; an older one is closed.
+    /// Opens the serial line. Only one may be open; an older one is closed. `Conflict` where it is off.
     async fn console(&self, vm: VmId) -> Result<Box<dyn ByteStream>>;
 
-    /// Numbers of a running machine.
+    /// Numbers of a running machine. `Conflict` where it is off.
     async fn stats(&self, vm: VmId) -> Result<DomainStats>;
 
     /// Runs a program inside through the guest agent and waits for it; exit code and standard output.
+    /// `Transient` where the agent does not answer or the program is not done within `deadline`.
     async fn guest_exec(&self, vm: VmId, argv: &[&str], deadline: Duration) -> Result<(i32, Vec<u8>)>;
 
     /// Takes the receiver of wake-ups; `None` after the first call. The channel is bounded; a full one turns

@@ -123,8 +123,8 @@ pub struct Facts<'a> {
     pub observed: &'a Observed,
     /// From the file system.
     pub artefacts: Artefacts,
-    /// Digest of the shape that it should be defined with.
-    pub wanted_shape: &'a str,
+    /// The definition is what it should be; meaningless without one.
+    pub is_defined_as_wanted: bool,
     /// The host's present boot id.
     pub boot_id: &'a str,
     /// How long a guest may take to shut down.
@@ -227,7 +227,7 @@ fn plan_defined(vm: &Vm, facts: &Facts<'_>) -> Option<Decision> {
         return Some(Decision::Act(Step::EnsureSeed));
     }
     match facts.observed {
-        Observed::Defined(domain) if domain.shape == facts.wanted_shape => None,
+        Observed::Defined(_) if facts.is_defined_as_wanted => None,
         _ => Some(Decision::Act(Step::Define)),
     }
 }

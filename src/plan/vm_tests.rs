@@ -19,7 +19,6 @@ fn vm(desired: Desired) -> Vm {
         owner: UserId::generate(),
         spec: VmSpec {
             profile: "tiny".parse().unwrap(),
-            image_name: None,
             image: None,
             boot: Boot::Firmware,
             vcpus: 1,
@@ -93,7 +92,7 @@ fn check_with(vm: &Vm, observed: &Observed, artefacts: Artefacts, seconds: i64) 
     let facts = Facts {
         observed,
         artefacts,
-        wanted_shape: SHAPE,
+        is_defined_as_wanted: matches!(observed, Observed::Defined(domain) if domain.shape == SHAPE),
         boot_id: BOOT_ID,
         stop_grace: SignedDuration::from_secs(60),
         max_attempts: 3,

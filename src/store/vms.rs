@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use sqlx::sqlite::SqliteRow;
 
 use super::{Result, Store, StoreError, Write, count, get, int, json, maybe_time, or_taken, parsed, time, to_json};
-use crate::model::id::{ImageId, UserId, VmId};
+use crate::model::id::{UserId, VmId};
 use crate::model::name::VmName;
 use crate::model::network::{GuestAddress, MacAddress};
 use crate::model::quota::Usage;
@@ -184,7 +184,7 @@ pub async fn insert(tx: &mut Write, vm: &Vm, secrets: &VmSecrets) -> Result<()> 
     .bind(to_json(&vm.tags))
     .bind(to_json(&vm.first_boot))
     .bind(vm.created_at.as_microsecond())
-    .bind(vm.spec.image.map(|id: ImageId| id.to_string()))
+    .bind(vm.spec.image.as_ref().map(|image| image.id.to_string()))
     .bind(vm.placement.mac.to_string())
     .bind(vm.placement.address.to_string())
     .bind(i64::from(vm.spec.vcpus))

@@ -59,6 +59,9 @@ pub struct VmSpec {
     /// The image it was cloned from; `None` only with [`Boot::Firmware`], whose machines hold no system.
     #[serde(default)]
     pub image: Option<ImageRef>,
+    /// The machine whose disk it starts from instead of the image's.
+    #[serde(default)]
+    pub clone_of: Option<VmId>,
     /// How it boots.
     pub boot: Boot,
     /// Number of virtual CPUs.

@@ -20,6 +20,7 @@ fn vm(desired: Desired) -> Vm {
         spec: VmSpec {
             profile: "tiny".parse().unwrap(),
             image: None,
+            clone_of: None,
             boot: Boot::Firmware,
             vcpus: 1,
             memory: Mib(256),

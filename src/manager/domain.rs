@@ -1,0 +1,126 @@
+//! From a machine to the description that the hypervisor is given: always from the row and its placement, in
+//! this one place.
+
+use crate::hypervisor::{DomainDisk, DomainNic, DomainSpec, Firmware};
+use crate::image::layout::Layout;
+use crate::model::gpu::Partition;
+use crate::model::host::Accelerator;
+use crate::model::image::{Boot, DiskFormat, Image};
+use crate::model::units::Mib;
+use crate::model::vm::Vm;
+
+use super::error::{ManagerError, Result};
+
+/// vCPUs that may be plugged, as a multiple of those asked for; bounded by the host's CPUs.
+const VCPU_HEADROOM: u32 = 4;
+/// Memory that may be plugged, as a multiple of what was asked for.
+const MEMORY_HEADROOM: u64 = 2;
+
+/// What else a description depends on.
+#[derive(Clone, Debug)]
+pub struct Surroundings<'a> {
+    /// Where files are.
+    pub layout: &'a Layout,
+    /// The machine's image.
+    pub image: Option<&'a Image>,
+    /// libvirt network.
+    pub network: &'a str,
+    /// What runs guest code.
+    pub accelerator: &'a Accelerator,
+    /// CPUs of the host.
+    pub host_cpus: u32,
+    /// Owner's login.
+    pub owner: &'a str,
+}
+
+/// The file and format that a root disk is an overlay of.
+pub fn backing(image: Option<&Image>, layout: &Layout) -> Option<(std::path::PathBuf, DiskFormat)> {
+    let image = image?;
+    let disk = image.disk.as_ref()?;
+    Some((layout.image_dir(image.id).join(&disk.file), disk.format))
+}
+
+/// Renders the description of a machine.
+///
+/// # Errors
+/// Where the image lacks what the way of booting needs.
+pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
+    let files = around.layout.vm(vm.id);
+    let root = DomainDisk {
+        path: files.root(),
+        format: DiskFormat::Qcow2,
+        backing: backing(around.image, around.layout),
+        is_read_only: false,
+        serial: "root".to_owned(),
+    };
+    let seed = DomainDisk {
+        path: files.seed(),
+        format: DiskFormat::Raw,
+        backing: None,
+        is_read_only: true,
+        serial: "seed".to_owned(),
+    };
+    let hostdevs: Vec<_> = vm
+        .placement
+        .gpus
+        .iter()
+        .flat_map(|partition| match partition {
+            Partition::Whole { bdf, siblings, .. } => std::iter::once(*bdf).chain(siblings.iter().copied()).collect(),
+            Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
+        })
+        .collect();
+    let numa_node = vm.placement.gpus.iter().find_map(|partition| match partition {
+        Partition::Whole { numa_node, .. } => *numa_node,
+        Partition::Mig { .. } | Partition::Vgpu { .. } => None,
+    });
+    let vcpus = vm.spec.vcpus;
+    // Memory of a machine with host devices is pinned as a whole at its start: nothing can be plugged. A guest
+    // that boots firmware alone has nobody who would bring memory on line.
+    let can_plug = hostdevs.is_empty() && vm.spec.boot == Boot::Uefi;
+    Ok(DomainSpec {
+        id: vm.id,
+        title: format!("{}.{}", vm.name, around.owner),
+        owner: around.owner.to_owned(),
+        profile: vm.spec.profile.to_string(),
+        vcpus,
+        max_vcpus: around.host_cpus.min(vcpus.saturating_mul(VCPU_HEADROOM)).max(vcpus),
+        memory: vm.spec.memory,
+        max_memory: can_plug.then(|| Mib(vm.spec.memory.0.saturating_mul(MEMORY_HEADROOM))),
+        accelerator: around.accelerator.clone(),
+        firmware: firmware(vm, around)?,
+        disks: vec![root, seed],
+        nic: Some(DomainNic {
+            mac: vm.placement.mac,
+            network: around.network.to_owned(),
+            address: vm.placement.address,
+            is_filtered: true,
+        }),
+        hostdevs,
+        numa_node,
+        tpm: vm.spec.tpm,
+        graphics: vm.spec.graphics,
+        serial_log: files.serial_log(),
+        caps: vm.spec.caps.clone(),
+    })
+}
+
+fn firmware(vm: &Vm, around: &Surroundings<'_>) -> Result<Firmware> {
+    match vm.spec.boot {
+        Boot::Firmware => Ok(Firmware::Firmware),
+        Boot::Uefi => Ok(Firmware::Uefi { secure_boot: vm.spec.secure_boot }),
+        Boot::Kernel => {
+            let image = around.image.ok_or_else(|| ManagerError::invalid("direct kernel boot needs an image"))?;
+            let no_kernel = || {
+                ManagerError::invalid(format!("image {} has no kernel of its own", image.name))
+                    .hint("use a profile with boot = \"uefi\", or an image built with its kernel beside it")
+            };
+            let kernel = image.kernel.as_ref().ok_or_else(no_kernel)?;
+            let dir = around.layout.image_dir(image.id);
+            Ok(Firmware::Kernel {
+                kernel: dir.join(&kernel.file),
+                initrd: dir.join(&kernel.initrd),
+                cmdline: kernel.cmdline.clone(),
+            })
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Start, stop, restart, pause, resume, delete, undelete: each only changes what is wanted.
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::create::AcceptedChange;
+use super::{Manager, ManagerError, Result};
+use crate::auth::policy::Permit;
+use crate::model::quota::{self, Usage};
+use crate::model::units::Mib;
+use crate::model::vm::{Desired, Vm};
+use crate::store::{StoreError, Write, audit, commit, vms};
+
+/// What a person wants of a machine's power.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wanted {
+    /// On.
+    Start,
+    /// Off, after asking the guest.
+    Stop,
+    /// Off at once.
+    ForceStop,
+    /// Off and on again.
+    Restart,
+    /// Off at once and on again.
+    ForceRestart,
+    /// vCPUs held.
+    Pause,
+    /// vCPUs let go.
+    Resume,
+    /// Off and gone after the undelete window.
+    Delete,
+    /// Gone at once.
+    DeleteNow,
+    /// Back from deletion, off.
+    Undelete,
+}
+
+impl Wanted {
+    const fn action(self) -> &'static str {
+        match self {
+            Self::Start => "vm.start",
+            Self::Stop | Self::ForceStop => "vm.stop",
+            Self::Restart | Self::ForceRestart => "vm.restart",
+            Self::Pause => "vm.pause",
+            Self::Resume => "vm.resume",
+            Self::Delete | Self::DeleteNow => "vm.delete",
+            Self::Undelete => "vm.undelete",
+        }
+    }
+}
+
+impl Manager {
+    /// Changes what is wanted of a machine's power.
+    ///
+    /// # Errors
+    /// Where the machine is in no state for it, or there is no room.
+    pub async fn power(&self, permit: &Permit, wanted: Wanted) -> Result<AcceptedChange> {
+        let vm = self.permitted(permit).await?;
+        let label = self.label(&vm).await?;
+        // Looked at before the transaction: no call of the hypervisor happens inside of one.
+        let is_active = self.hypervisor.observe(vm.id).await.is_active();
+        let mut tx = self.store.write().await?;
+        let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
+        self.want(&mut tx, &mut vm, wanted, is_active).await?;
+        vm.generation = vm.generation.next();
+        if matches!(wanted, Wanted::Restart | Wanted::ForceRestart) {
+            vm.restart_requested = Some(vm.generation);
+        }
+        (vm.trouble, vm.attempts, vm.next_try) = (None, 0, None);
+        vms::update(&mut tx, &vm).await.map_err(|e| match e {
+            StoreError::Taken("the name") => ManagerError::conflict(format!("you have another VM named {} by now", vm.name))
+                .hint(format!("rename that one first: gvm rename {} OTHER", vm.name)),
+            other => other.into(),
+        })?;
+        let row = Self::pending(permit, wanted.action(), label, Some(vm.id));
+        audit::begin(&mut tx, &row, Some(vm.generation)).await?;
+        commit(tx).await?;
+        self.look_at(vm.id);
+        Ok(AcceptedChange { operation: row.id, vm: vm.id, notes: Vec::new() })
+    }
+
+    async fn want(&self, tx: &mut Write, vm: &mut Vm, wanted: Wanted, is_active: bool) -> Result<()> {
+        let name = vm.name.clone();
+        if vm.is_deleted() && !matches!(wanted, Wanted::Undelete | Wanted::DeleteNow) {
+            return Err(ManagerError::conflict(format!("VM {name} is deleted")).hint(format!("gvm undelete {name}")));
+        }
+        let off = |doing: &str| {
+            ManagerError::conflict(format!("VM {name} is not running, so it cannot be {doing}")).hint(format!("gvm start {name}"))
+        };
+        match wanted {
+            Wanted::Start => {
+                if vm.desired == Desired::Stopped {
+                    self.admit_start(tx, vm).await?;
+                }
+                // A stop that is still under way is let come to its end first.
+                if vm.desired == Desired::Stopped && is_active && vm.stop_asked_at.is_some() {
+                    vm.restart_requested = Some(vm.generation.next());
+                }
+                vm.desired = Desired::Running;
+            }
+            Wanted::Stop => {
+                vm.desired = Desired::Stopped;
+                vm.restart_requested = None;
+            }
+            Wanted::ForceStop => {
+                vm.desired = Desired::Stopped;
+                vm.restart_requested = None;
+                vm.is_force_stop = is_active;
+            }
+            Wanted::Restart | Wanted::ForceRestart => {
+                if !is_active && vm.desired == Desired::Stopped {
+                    return Err(off("restarted"));
+                }
+                vm.desired = Desired::Running;
+                vm.is_force_stop = wanted == Wanted::ForceRestart && is_active;
+            }
+            Wanted::Pause => {
+                if !is_active {
+                    return Err(off("paused"));
+                }
+                vm.desired = Desired::Paused;
+            }
+            Wanted::Resume => {
+                if !is_active {
+                    return Err(off("resumed"));
+                }
+                vm.desired = Desired::Running;
+            }
+            Wanted::Delete => {
+                let window = i64::try_from(self.config.manager.undelete_seconds).unwrap_or(i64::MAX);
+                let until = Timestamp::now().saturating_add(SignedDuration::from_secs(window));
+                vm.undelete_until = Some(until.unwrap_or(Timestamp::MAX));
+                vm.desired = if window == 0 { Desired::Absent } else { Desired::Stopped };
+                vm.restart_requested = None;
+            }
+            Wanted::DeleteNow => {
+                vm.undelete_until = Some(Timestamp::now());
+                vm.desired = Desired::Absent;
+            }
+            Wanted::Undelete => {
+                if vm.undelete_until.is_none() || vm.desired == Desired::Absent {
+                    return Err(ManagerError::conflict(format!("VM {name} cannot be undeleted: it is not within its undelete window")));
+                }
+                vm.undelete_until = None;
+            }
+        }
+        Ok(())
+    }
+
+    /// CPU and memory of a stopped machine count anew when it is to run.
+    async fn admit_start(&self, tx: &mut Write, vm: &Vm) -> Result<()> {
+        let ask = Usage { vcpus: u64::from(vm.spec.vcpus), memory: vm.spec.memory, vms: 0, disk: Mib(0) };
+        quota::check(&self.config.people.quota, &vms::usage(tx, Some(vm.owner)).await?, &ask)?;
+        self.check_capacity(tx, ask.memory).await
+    }
+}

@@ -41,15 +41,23 @@ impl Generation {
     }
 }
 
+/// One version of an image, as a machine refers to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ImageRef {
+    /// The image's name, for people.
+    pub name: ImageName,
+    /// The version that the machine was cloned from.
+    pub id: ImageId,
+}
+
 /// The shape of a machine and everything else that was asked for at create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmSpec {
     /// The profile it was made from.
     pub profile: ProfileName,
-    /// The image's name, for people.
-    pub image_name: ImageName,
-    /// The version of the image it was cloned from.
-    pub image: ImageId,
+    /// The image it was cloned from; `None` only with [`Boot::Firmware`], whose machines hold no system.
+    #[serde(default)]
+    pub image: Option<ImageRef>,
     /// How it boots.
     pub boot: Boot,
     /// Number of virtual CPUs.

@@ -15,6 +15,7 @@ pub mod network;
 pub mod principal;
 pub mod profile;
 pub mod quota;
+pub mod secret;
 pub mod state;
 pub mod units;
 pub mod vm;

@@ -1,1 +1,169 @@
-//! Composition root of `gvm serve`.
+//! Composition root of `gvm serve`: configuration, parts, run until a signal, drain.
+
+use std::fs::{File, OpenOptions, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use nix::fcntl::{Flock, FlockArg};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::api::server;
+use crate::auth::peercred::Peers;
+use crate::config::Config;
+use crate::host;
+use crate::hypervisor::Hypervisor;
+use crate::hypervisor::libvirt::Libvirt;
+use crate::image::catalogue;
+use crate::image::layout::Layout;
+use crate::manager::{HostFacts, Manager, reconciler};
+use crate::model::host::{Accelerator, Capacity};
+use crate::model::id::HostId;
+use crate::model::units::Mib;
+use crate::store::Store;
+
+/// How long requests and steps under way may take after the signal.
+const DRAIN: Duration = Duration::from_secs(30);
+/// The socket: its group may use it, nobody else.
+const SOCKET_MODE: u32 = 0o660;
+/// Folders of the state: QEMU's user passes through, nobody lists.
+const STATE_MODE: u32 = 0o711;
+
+/// Runs the manager until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Says what is missing or in the way, and what to do.
+pub async fn run(config: Config) -> Result<()> {
+    let state_dir = config.manager.state_dir.clone();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(STATE_MODE)
+        .create(&state_dir)
+        .with_context(|| format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display()))?;
+    let _lock = take_lock(&state_dir)?;
+    let layout = Layout::new(state_dir.clone());
+    let store = Store::open(&state_dir.join("gvm.db")).await?;
+    let swept = catalogue::sweep(&layout).await.context("cannot tidy the image folder")?;
+    if swept > 0 {
+        tracing::info!(swept, "removed what unfinished imports had left");
+    }
+    let templates = config.manager.config_dir.join("templates");
+    let hypervisor: Arc<dyn Hypervisor> = Libvirt::connect(&config.manager.libvirt_uri, Some(templates))?;
+    let facts = host_facts(&config, &store).await?;
+    let stop = CancellationToken::new();
+    let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, facts, stop.clone());
+
+    let listener = bind(&config)?;
+    let router = server::router(manager.clone(), Peers::new(&config, store.clone()));
+    let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
+    manager.spawn_accelerator_watch();
+    let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
+    tracing::info!(socket = %config.manager.socket.display(), "ready");
+    // Fails where there is no systemd, which is no fault.
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+
+    wait_for_signal().await?;
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
+    tracing::info!("stopping");
+    stop.cancel();
+    let drained = tokio::time::timeout(DRAIN, async {
+        let _ = reconciler.await;
+        let _ = serving.await;
+        manager.drain().await;
+    });
+    if drained.await.is_err() {
+        tracing::warn!("something did not come to its end within {} s; it is taken up again at the next start", DRAIN.as_secs());
+    }
+    store.close().await;
+    let _ = std::fs::remove_file(&config.manager.socket);
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// One manager per state directory.
+fn take_lock(state_dir: &Path) -> Result<Flock<File>> {
+    let path = state_dir.join("lock");
+    let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("cannot open {}", path.display()))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
+        anyhow!(
+            "another gvm manager runs on {} ({errno}); stop it first (systemctl stop gvm), or set manager.state_dir to another folder",
+            state_dir.display()
+        )
+    })
+}
+
+async fn host_facts(config: &Config, store: &Store) -> Result<HostFacts> {
+    let id = match store.meta::<HostId>("host").await? {
+        Some(id) => id,
+        None => {
+            let id = HostId::generate();
+            store.set_meta("host", &id).await?;
+            id
+        }
+    };
+    let memory = host::facts::memory().context("cannot read the host's memory")?;
+    let accelerator = match config.manager.accelerator.as_deref() {
+        Some("kvm") => Accelerator::Kvm,
+        Some(_) => Accelerator::Emulation { why: "the configuration says so (manager.accelerator)".to_owned() },
+        None => Accelerator::Emulation { why: "KVM is not proven to work yet".to_owned() },
+    };
+    let capacity = Capacity {
+        memory: memory.total,
+        reserve: Mib(config.manager.reserve_memory_mib),
+        cpus: host::facts::cpus(),
+    };
+    let boot_id = host::facts::boot_id().context("cannot read the host's boot id")?;
+    Ok(HostFacts { id, boot_id, capacity, accelerator })
+}
+
+/// Binds the API's socket. A socket that nobody listens on is what a killed manager left behind.
+fn bind(config: &Config) -> Result<UnixListener> {
+    let path = &config.manager.socket;
+    if let Some(dir) = path.parent() {
+        std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!("another program listens on {}; stop it, or set manager.socket to another path", path.display()),
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).with_context(|| format!("cannot remove the dead socket {}", path.display()))?;
+        }
+        Err(e) if e.kind() == ErrorKind::NotFound => {}
+        Err(e) => return Err(e).with_context(|| format!("{} is in the way", path.display())),
+    }
+    // Closed to everybody until group and mode are as they should be.
+    let before = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let listener = UnixListener::bind(path);
+    nix::sys::stat::umask(before);
+    let listener = listener.with_context(|| format!("cannot listen on {}", path.display()))?;
+    open_to_group(path, config.manager.socket_group.as_deref())?;
+    Ok(listener)
+}
+
+fn open_to_group(path: &PathBuf, group: Option<&str>) -> Result<()> {
+    if let Some(name) = group {
+        match nix::unistd::Group::from_name(name).with_context(|| format!("cannot look up group {name}"))? {
+            Some(group) => std::os::unix::fs::chown(path, None, Some(group.gid.as_raw()))
+                .with_context(|| format!("cannot give {} to group {name}", path.display()))?,
+            None => tracing::warn!(group = name, "there is no such group; only root can use the socket (sudo groupadd --system {name})"),
+        }
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))
+        .with_context(|| format!("cannot set the mode of {}", path.display()))
+}
+
+async fn wait_for_signal() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

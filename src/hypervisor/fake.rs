@@ -334,7 +334,7 @@ impl Hypervisor for FakeHypervisor {
 
     async fn check(&self, spec: &DomainSpec) -> Result<DomainVerdict> {
         let xml = format!("<domain><name>{}</name></domain>", crate::model::vm::domain_name(spec.id));
-        self.call(Op::Check, Some(spec.id), |_| Ok(DomainVerdict { xml, native: Ok("qemu-system-x86_64".to_owned()) }))
+        self.call(Op::Check, Some(spec.id), |_| Ok(DomainVerdict { xml, native: Ok("qemu-system-x86_64".to_owned()), template_diff: String::new() }))
             .await
     }
 

@@ -240,6 +240,8 @@ pub struct DomainVerdict {
     pub xml: String,
     /// QEMU's command line for it (`virsh domxml-to-native qemu-argv`), where libvirt could convert it.
     pub native: std::result::Result<String, String>,
+    /// Difference between the built-in template and the administrator's, empty where there is none.
+    pub template_diff: String,
 }
 
 /// A two-way byte stream, such as a serial line.

@@ -2,6 +2,7 @@
 //! this one place.
 
 use crate::hypervisor::{DomainDisk, DomainNic, DomainSpec, Firmware};
+use crate::image::catalogue::{KernelFiles, base_disk, kernel_files};
 use crate::image::layout::Layout;
 use crate::model::gpu::Partition;
 use crate::model::host::Accelerator;
@@ -33,13 +34,6 @@ pub struct Surroundings<'a> {
     pub owner: &'a str,
 }
 
-/// The file and format that a root disk is an overlay of.
-pub fn backing(image: Option<&Image>, layout: &Layout) -> Option<(std::path::PathBuf, DiskFormat)> {
-    let image = image?;
-    let disk = image.disk.as_ref()?;
-    Some((layout.image_dir(image.id).join(&disk.file), disk.format))
-}
-
 /// Renders the description of a machine.
 ///
 /// # Errors
@@ -49,7 +43,7 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
     let root = DomainDisk {
         path: files.root(),
         format: DiskFormat::Qcow2,
-        backing: backing(around.image, around.layout),
+        backing: around.image.and_then(|image| base_disk(around.layout, image)).map(|base| (base.path, base.format)),
         is_read_only: false,
         serial: "root".to_owned(),
     };
@@ -114,13 +108,8 @@ fn firmware(vm: &Vm, around: &Surroundings<'_>) -> Result<Firmware> {
                 ManagerError::invalid(format!("image {} has no kernel of its own", image.name))
                     .hint("use a profile with boot = \"uefi\", or an image built with its kernel beside it")
             };
-            let kernel = image.kernel.as_ref().ok_or_else(no_kernel)?;
-            let dir = around.layout.image_dir(image.id);
-            Ok(Firmware::Kernel {
-                kernel: dir.join(&kernel.file),
-                initrd: dir.join(&kernel.initrd),
-                cmdline: kernel.cmdline.clone(),
-            })
+            let KernelFiles { kernel, initrd, cmdline } = kernel_files(around.layout, image).ok_or_else(no_kernel)?;
+            Ok(Firmware::Kernel { kernel, initrd, cmdline })
         }
     }
 }

@@ -12,8 +12,10 @@
 pub mod access;
 pub mod boot;
 pub mod change;
+pub mod check;
 pub mod console;
 pub mod create;
+pub mod doctor;
 pub mod domain;
 pub mod error;
 pub mod hold;
@@ -30,7 +32,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use jiff::Timestamp;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -81,6 +83,8 @@ pub struct Manager {
     /// Machines whose boot is being watched, by the start it belongs to.
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
+    /// An image came: the accelerator may be found out with its kernel.
+    images_changed: Notify,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -111,6 +115,7 @@ impl Manager {
             copied: Mutex::default(),
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
+            images_changed: Notify::new(),
             tasks: TaskTracker::new(),
             stop,
         };

@@ -6,7 +6,8 @@ use super::domain::{self, Surroundings};
 use super::{Manager, ManagerError, hold, lock};
 use crate::hypervisor::{DomainSpec, ErrorKind, HypervisorError, LiveChange};
 use crate::image::cloudinit::SeedSpec;
-use crate::image::disk::{self, BaseDisk};
+use crate::image::catalogue::base_disk;
+use crate::image::disk;
 use crate::image::sshkey::SshKey;
 use crate::image::{ImageError, ImageErrorKind, seed};
 use crate::model::gpu::LeaseState;
@@ -176,11 +177,7 @@ async fn ensure_disk(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     {
         return clone_disk(manager, vm, source, step).await;
     }
-    let base = image.as_ref().and_then(|image| {
-        let disk = image.disk.as_ref()?;
-        let (path, format) = domain::backing(Some(image), &manager.layout)?;
-        Some(BaseDisk { path, format, virtual_size: disk.virtual_size })
-    });
+    let base = image.as_ref().and_then(|image| base_disk(&manager.layout, image));
     disk::ensure_overlay(&tools, base.as_ref(), &files, vm.spec.disk).await.map_err(on_image)
 }
 

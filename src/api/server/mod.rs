@@ -1,1 +1,180 @@
-//! The API server.
+//! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
+//! DTOs, and decides nothing.
+
+mod convert;
+mod error;
+mod gateway;
+mod images;
+mod people;
+mod profiles;
+mod stream;
+mod system;
+mod vms;
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request};
+use axum::http::request::Parts;
+use axum::serve::IncomingStream;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixListener;
+use tokio_util::sync::CancellationToken;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use self::error::ApiError;
+use crate::auth::peercred::{PeerError, Peers};
+use crate::auth::policy::{self, Action, Permit};
+use crate::manager::{Manager, ManagerError};
+use crate::model::principal::Principal;
+
+/// Largest request body: a cloud-init document with room around it.
+const MAX_BODY: usize = 256 * 1024;
+
+/// What every handler gets.
+#[derive(Clone, Debug)]
+pub struct Shared {
+    manager: Arc<Manager>,
+    peers: Peers,
+}
+
+/// The kernel's word on who is at the other end of the socket.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    uid: Option<u32>,
+}
+
+impl axum::extract::connect_info::Connected<IncomingStream<'_, UnixListener>> for Peer {
+    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
+        Self { uid: stream.io().peer_cred().ok().map(|cred| cred.uid()) }
+    }
+}
+
+/// The caller of a request.
+#[derive(Debug)]
+struct Caller(Principal);
+
+impl Caller {
+    fn permit(&self, action: Action) -> Result<Permit, ApiError> {
+        Ok(policy::allow(&self.0, action).map_err(ManagerError::from)?)
+    }
+
+    /// The wider permit where the caller has it, else the narrower.
+    fn permit_widest(&self, wide: Action, narrow: Action) -> Result<Permit, ApiError> {
+        policy::allow(&self.0, wide).or_else(|_| policy::allow(&self.0, narrow)).map_err(|e| ManagerError::from(e).into())
+    }
+}
+
+impl FromRequestParts<Shared> for Caller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
+        let peer = parts.extensions.get::<ConnectInfo<Peer>>().and_then(|info| info.0.uid);
+        let uid = peer.ok_or_else(|| ManagerError::denied("the kernel does not say who you are"))?;
+        let principal = state.peers.principal(uid).await.map_err(|e| match e {
+            PeerError::Nameless(_) | PeerError::Name(_) => ManagerError::denied(e.to_string()).because(e),
+            PeerError::Store(_) | PeerError::Passwd(_) => ManagerError::unavailable(e.to_string()).because(e),
+        })?;
+        Ok(Self(principal))
+    }
+}
+
+/// A JSON body whose faults are told like every other error.
+struct Body<T>(T);
+
+impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &Shared) -> Result<Self, ApiError> {
+        let bytes = axum::body::Bytes::from_request(request, state)
+            .await
+            .map_err(|e| ManagerError::invalid(format!("the request cannot be read: {}", e.body_text())))?;
+        let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        let parsed = serde_json::from_slice(bytes);
+        parsed.map(Self).map_err(|e| ManagerError::invalid(format!("the request is not understood: {e}")).into())
+    }
+}
+
+/// Puts a refused change on the record on its way out.
+async fn audited<T>(
+    shared: &Shared,
+    caller: &Caller,
+    action: &str,
+    target: &str,
+    result: Result<T, ManagerError>,
+) -> Result<T, ApiError> {
+    if let Err(error) = &result {
+        shared.manager.record_refusal(&caller.0, action, target, error).await;
+    }
+    Ok(result?)
+}
+
+#[derive(OpenApi)]
+#[openapi(info(
+    title = "gvm",
+    description = "Personal GPU computers from a shared server. Spoken over the manager's unix socket; the caller is \
+                   known by the socket's peer credentials."
+))]
+struct Document;
+
+fn routes() -> OpenApiRouter<Shared> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(vms::list, vms::create))
+        .routes(routes!(vms::show, vms::change, vms::delete))
+        .routes(routes!(vms::start))
+        .routes(routes!(vms::stop))
+        .routes(routes!(vms::restart))
+        .routes(routes!(vms::pause))
+        .routes(routes!(vms::resume))
+        .routes(routes!(vms::undelete))
+        .routes(routes!(vms::clone))
+        .routes(routes!(vms::ssh))
+        .routes(routes!(stream::vm_events))
+        .routes(routes!(stream::all_events))
+        .routes(routes!(stream::logs))
+        .routes(routes!(stream::console))
+        .routes(routes!(profiles::list))
+        .routes(routes!(profiles::show))
+        .routes(routes!(profiles::check))
+        .routes(routes!(images::list, images::import))
+        .routes(routes!(images::remove))
+        .routes(routes!(people::me))
+        .routes(routes!(people::keys, people::add_key))
+        .routes(routes!(people::remove_key))
+        .routes(routes!(gateway::view))
+        .routes(routes!(gateway::identify))
+        .routes(routes!(gateway::target))
+        .routes(routes!(gateway::announce))
+        .routes(routes!(system::operations))
+        .routes(routes!(system::operation))
+        .routes(routes!(system::doctor))
+        .routes(routes!(system::version))
+}
+
+/// The OpenAPI 3.1 document as JSON.
+pub fn openapi() -> String {
+    routes().into_openapi().to_pretty_json().unwrap_or_default()
+}
+
+/// The whole API.
+pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
+    let (router, document) = routes().split_for_parts();
+    let document = Arc::new(document);
+    let spec = move || async move { axum::Json((*document).clone()) };
+    router
+        .route("/v1/openapi.json", axum::routing::get(spec))
+        .fallback(|| async { ApiError::from(ManagerError::not_found("there is no such path in the API").hint("see /v1/openapi.json")) })
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(Shared { manager, peers })
+}
+
+/// Serves the API until the token is cancelled; requests under way come to their end.
+///
+/// # Errors
+/// Where the listener fails.
+pub async fn serve(listener: UnixListener, router: Router, stop: CancellationToken) -> std::io::Result<()> {
+    let service = router.into_make_service_with_connect_info::<Peer>();
+    axum::serve(listener, service).with_graceful_shutdown(stop.cancelled_owned()).await
+}

@@ -1,0 +1,46 @@
+//! Errors on their way out: kind to code and status, causes to the log.
+
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+
+use crate::api::error::{ErrorBody, ErrorCode};
+use crate::manager::{Kind, ManagerError, error};
+
+/// An error of a handler.
+#[derive(Debug)]
+pub struct ApiError(ManagerError);
+
+impl From<ManagerError> for ApiError {
+    fn from(error: ManagerError) -> Self {
+        Self(error)
+    }
+}
+
+const fn code(kind: Kind) -> ErrorCode {
+    match kind {
+        Kind::Invalid => ErrorCode::Invalid,
+        Kind::Denied => ErrorCode::Denied,
+        Kind::OverQuota => ErrorCode::OverQuota,
+        Kind::NotFound => ErrorCode::NotFound,
+        Kind::Conflict => ErrorCode::Conflict,
+        Kind::NoCapacity => ErrorCode::NoCapacity,
+        Kind::Unavailable => ErrorCode::Unavailable,
+        Kind::Internal => ErrorCode::Internal,
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let code = code(self.0.kind);
+        let request_id = uuid::Uuid::now_v7().to_string();
+        match code {
+            ErrorCode::Internal | ErrorCode::Unavailable => {
+                tracing::error!(%request_id, error = %error::chain(&self.0), "a request failed");
+            }
+            _ => tracing::debug!(%request_id, error = %error::chain(&self.0), "a request was refused"),
+        }
+        let body = ErrorBody { code, message: self.0.message, hint: self.0.hint, request_id: Some(request_id) };
+        let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, axum::Json(body)).into_response()
+    }
+}

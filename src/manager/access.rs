@@ -1,0 +1,218 @@
+//! Keys of people, how a machine is reached, and what the SSH gateway asks.
+
+use jiff::Timestamp;
+
+use super::{Manager, ManagerError, Result};
+use crate::auth::policy::{self, Action, Permit};
+use crate::auth::sshkey;
+use crate::model::access::PublicKey;
+use crate::model::event::Outcome;
+use crate::model::id::KeyId;
+use crate::model::name::GuestUser;
+use crate::model::principal::{Principal, User};
+use crate::model::state::VmState;
+use crate::model::vm::Vm;
+use crate::store::users::{self, KeyRow};
+use crate::store::{StoreError, audit, commit};
+
+/// Keys of one person.
+const MAX_KEYS: usize = 64;
+/// Where the gateway's announcement is kept.
+const GATEWAY_META: &str = "gateway";
+
+/// How the gateway is reached, as it said itself.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct GatewayFacts {
+    /// Public host keys.
+    pub host_keys: Vec<String>,
+    /// Port.
+    pub port: u16,
+}
+
+/// Where a key may go.
+#[derive(Clone, Debug)]
+pub struct GatewayTarget {
+    /// The machine.
+    pub vm: Vm,
+    /// `name.owner`.
+    pub label: String,
+    /// Login inside.
+    pub guest_user: GuestUser,
+    /// The machine's public host key.
+    pub host_key: String,
+    /// The key to log in with, only for terminate mode.
+    pub login_key: Option<crate::model::secret::Secret<String>>,
+}
+
+/// A question of the gateway.
+#[derive(Clone, Debug)]
+pub struct TargetQuestion {
+    /// The key that was proven.
+    pub public_key: PublicKey,
+    /// `VM` or `VM.OWNER`.
+    pub vm: String,
+    /// Login inside, where one was named.
+    pub guest_user: Option<GuestUser>,
+    /// Terminate mode: the login key is needed.
+    pub needs_login_key: bool,
+    /// Client's address.
+    pub peer: String,
+}
+
+impl Manager {
+    /// The keys of the one who asks.
+    ///
+    /// # Errors
+    /// Where the store fails.
+    pub async fn keys(&self, permit: &Permit) -> Result<Vec<KeyRow>> {
+        Ok(self.store.keys(person(permit)?.id).await?)
+    }
+
+    /// Registers a key.
+    ///
+    /// # Errors
+    /// Where it is registered already, by whomever.
+    pub async fn add_key(&self, permit: &Permit, key: PublicKey) -> Result<KeyRow> {
+        let user = person(permit)?;
+        if self.store.keys(user.id).await?.len() >= MAX_KEYS {
+            return Err(ManagerError::conflict(format!("you have {MAX_KEYS} keys already")).hint("remove one: gvm key rm"));
+        }
+        let row = KeyRow { id: KeyId::generate(), fingerprint: sshkey::fingerprint(&key), key, added_at: Timestamp::now() };
+        let mut tx = self.store.write().await?;
+        users::add_key(&mut tx, user.id, &row).await.map_err(|e| match e {
+            StoreError::Taken(_) => ManagerError::conflict(format!("the key {} is registered already", row.fingerprint))
+                .hint("a key leads to one person; see `gvm key list`, or make another with ssh-keygen"),
+            other => other.into(),
+        })?;
+        self.put_on_record(&mut tx, permit, "key.add", &row.fingerprint).await?;
+        commit(tx).await?;
+        Ok(row)
+    }
+
+    /// Forgets a key, by id or fingerprint.
+    ///
+    /// # Errors
+    /// Where there is none.
+    pub async fn remove_key(&self, permit: &Permit, shown: &str) -> Result<()> {
+        let user = person(permit)?;
+        let keys = self.store.keys(user.id).await?;
+        let found = keys.iter().find(|row| row.id.to_string() == shown || row.fingerprint == shown);
+        let row = found.ok_or_else(|| ManagerError::not_found(format!("you have no key {shown}")).hint("see `gvm key list`"))?;
+        let mut tx = self.store.write().await?;
+        users::remove_key(&mut tx, user.id, row.id).await?;
+        self.put_on_record(&mut tx, permit, "key.remove", &row.fingerprint).await?;
+        Ok(commit(tx).await?)
+    }
+
+    /// Records something that is done within this transaction.
+    pub(super) async fn put_on_record(
+        &self,
+        tx: &mut crate::store::Write,
+        permit: &Permit,
+        action: &str,
+        target: &str,
+    ) -> Result<()> {
+        let mut row = Self::pending(permit, action, target.to_owned(), None);
+        row.outcome = Outcome::Success;
+        row.finished_at = Some(row.at);
+        Ok(audit::begin(tx, &row, None).await?)
+    }
+
+    /// The machine's host key and login, for its owner's SSH client.
+    ///
+    /// # Errors
+    /// Where it is gone.
+    pub async fn ssh_info(&self, permit: &Permit) -> Result<(Vm, String, String)> {
+        let vm = self.permitted(permit).await?;
+        let owner = self.store.user(vm.owner).await?.map(|user| user.name.to_string()).unwrap_or_default();
+        let secrets = self.store.secrets(vm.id).await?;
+        let host_key = secrets.map(|s| s.host_key_public).ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
+        Ok((vm, owner, host_key))
+    }
+
+    /// How the gateway is reached.
+    ///
+    /// # Errors
+    /// Where the store fails.
+    pub async fn gateway(&self) -> Result<GatewayFacts> {
+        let known: Option<GatewayFacts> = self.store.meta(GATEWAY_META).await?;
+        Ok(known.unwrap_or_else(|| GatewayFacts { host_keys: Vec::new(), port: self.config.gateway.listen.port() }))
+    }
+
+    /// The gateway says how it is reached.
+    ///
+    /// # Errors
+    /// Where the store fails.
+    pub async fn announce_gateway(&self, _permit: &Permit, facts: &GatewayFacts) -> Result<()> {
+        Ok(self.store.set_meta(GATEWAY_META, facts).await?)
+    }
+
+    /// Whose key is this?
+    ///
+    /// # Errors
+    /// "Not there" where it is nobody's.
+    pub async fn identify(&self, _permit: &Permit, key: &PublicKey) -> Result<User> {
+        let found = self.store.user_by_key(&key.identity()).await?;
+        found.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
+    }
+
+    /// May this key reach that machine, and where is it?
+    ///
+    /// # Errors
+    /// "Not there" where it may not; a machine that is not up is explained.
+    pub async fn target(&self, permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
+        let user = self.identify(permit, &question.public_key).await?;
+        let principal = Principal::User(user);
+        let asked = self.permit_vm(&principal, Action::VmSsh, &question.vm, false).await;
+        let asked = match asked {
+            Ok(asked) => asked,
+            Err(e) => {
+                self.record_refusal(&principal, "vm.ssh", &question.vm, &e).await;
+                return Err(e);
+            }
+        };
+        let details = self.details(&asked).await?;
+        let vm = details.vm;
+        self.explain_unless_up(&vm, &details.state)?;
+        let secrets = self.store.secrets(vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
+        let label = format!("{}.{}", vm.name, details.owner);
+        let mut row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
+        row.actor = policy::actor(&principal);
+        (row.outcome, row.finished_at, row.detail) = (Outcome::Success, Some(row.at), format!("from {}", question.peer));
+        self.store.record(&row).await?;
+        Ok(GatewayTarget {
+            guest_user: question.guest_user.clone().unwrap_or_else(|| vm.spec.guest_user.clone()),
+            label,
+            host_key: secrets.host_key_public,
+            login_key: question.needs_login_key.then(|| secrets.login_key_private.into()),
+            vm,
+        })
+    }
+
+    /// A machine that is not up is explained, with what to do.
+    fn explain_unless_up(&self, vm: &Vm, state: &VmState) -> Result<()> {
+        let name = &vm.name;
+        let say = |text: String| ManagerError::conflict(text);
+        match state {
+            VmState::Running | VmState::Degraded { .. } if self.is_reachable(vm) => Ok(()),
+            VmState::Running | VmState::Degraded { .. } => Err(say(format!("VM {name} is still booting; its SSH server does not answer yet"))
+                .hint(format!("try again in a moment, or follow it with: gvm events {name}"))),
+            VmState::Pending | VmState::Creating => {
+                Err(say(format!("VM {name} is being started")).hint(format!("follow it with: gvm events {name}")))
+            }
+            VmState::Paused => Err(say(format!("VM {name} is paused")).hint(format!("gvm resume {name}"))),
+            VmState::Stopping => Err(say(format!("VM {name} is shutting down"))),
+            VmState::Stopped => Err(say(format!("VM {name} is stopped")).hint(format!("start it with: gvm start {name}"))),
+            VmState::Deleted { .. } | VmState::Deleting => Err(say(format!("VM {name} is deleted"))),
+            VmState::Failed { .. } => {
+                let why = vm.trouble.as_ref().map(|t| t.message.clone()).unwrap_or_default();
+                Err(say(format!("VM {name} could not be started: {why}")).hint(format!("gvm show {name}")))
+            }
+            VmState::Unknown { why } => Err(ManagerError::unavailable(format!("the state of VM {name} is not known: {why}"))),
+        }
+    }
+}
+
+fn person(permit: &Permit) -> Result<&User> {
+    permit.user().ok_or_else(|| ManagerError::denied("only a person has keys"))
+}

@@ -1,0 +1,178 @@
+//! Serial consoles: one writer, any number of readers, all seeing the same bytes.
+//!
+//! ```text
+//!   libvirt stream <--> [hub task of the machine] --broadcast--> viewers
+//!                              ^-- mpsc ------------------------ the one writer
+//! ```
+//!
+//! A hub lives while somebody looks; it ends with its last viewer or with the machine.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{broadcast, mpsc};
+
+use super::{Manager, ManagerError, Result, lock};
+use crate::auth::policy::Permit;
+use crate::hypervisor::ByteStream;
+use crate::model::id::VmId;
+
+/// Chunks that a slow viewer may fall behind before it misses some.
+const OUTPUT_DEPTH: usize = 256;
+/// Chunks of typing that may wait for the machine.
+const INPUT_DEPTH: usize = 64;
+/// Largest chunk.
+const CHUNK: usize = 4096;
+/// Bytes that a viewer who comes later is shown of what was there before.
+const REMEMBERED: usize = 8 * 1024;
+
+/// All open consoles.
+#[derive(Debug, Default)]
+pub struct Consoles {
+    hubs: Arc<Mutex<HashMap<VmId, Hub>>>,
+}
+
+#[derive(Debug)]
+struct Hub {
+    output: broadcast::Sender<Arc<[u8]>>,
+    input: mpsc::Sender<Vec<u8>>,
+    /// Who types.
+    writer: Option<String>,
+    remembered: Vec<u8>,
+}
+
+/// One viewer's end of a console.
+#[derive(Debug)]
+pub struct Console {
+    /// What was there before.
+    pub remembered: Vec<u8>,
+    /// What comes.
+    pub output: broadcast::Receiver<Arc<[u8]>>,
+    /// For typing; none for readers.
+    pub input: Option<Typing>,
+}
+
+/// The right to type, given back on drop.
+#[derive(Debug)]
+pub struct Typing {
+    /// Bytes for the machine.
+    pub input: mpsc::Sender<Vec<u8>>,
+    vm: VmId,
+    hubs: Arc<Mutex<HashMap<VmId, Hub>>>,
+}
+
+impl Drop for Typing {
+    fn drop(&mut self) {
+        if let Some(hub) = lock(&self.hubs).get_mut(&self.vm) {
+            hub.writer = None;
+        }
+    }
+}
+
+impl Manager {
+    /// Opens a machine's serial line, for typing or for looking only.
+    ///
+    /// # Errors
+    /// `Conflict` where it is off, or where somebody else types already.
+    pub async fn console(&self, permit: &Permit, can_type: bool) -> Result<Console> {
+        let vm = self.permitted(permit).await?;
+        let actor = permit.actor();
+        if let Some(console) = self.consoles.join(vm.id, &actor, can_type, &vm.name.to_string())? {
+            return Ok(console);
+        }
+        let stream = self.hypervisor.console(vm.id).await.map_err(|e| {
+            let error = ManagerError::from(e);
+            match error.kind {
+                super::Kind::Conflict | super::Kind::NotFound => {
+                    ManagerError::conflict(format!("VM {} is not running, so it has no console", vm.name))
+                        .hint(format!("gvm start {}", vm.name))
+                }
+                _ => error,
+            }
+        })?;
+        self.consoles.open(self, vm.id, stream);
+        let gone = || ManagerError::unavailable("the console closed at once");
+        self.consoles.join(vm.id, &actor, can_type, &vm.name.to_string())?.ok_or_else(gone)
+    }
+}
+
+impl Consoles {
+    fn join(&self, vm: VmId, actor: &str, can_type: bool, name: &str) -> Result<Option<Console>> {
+        let mut hubs = lock(&self.hubs);
+        let Some(hub) = hubs.get_mut(&vm) else { return Ok(None) };
+        let input = match (&hub.writer, can_type) {
+            (Some(who), true) => {
+                return Err(ManagerError::conflict(format!("{who} is typing on the console of VM {name} already"))
+                    .hint(format!("look on with: gvm console {name} --read-only")));
+            }
+            (None, true) => {
+                hub.writer = Some(actor.to_owned());
+                Some(Typing { input: hub.input.clone(), vm, hubs: self.hubs.clone() })
+            }
+            (_, false) => None,
+        };
+        Ok(Some(Console { remembered: hub.remembered.clone(), output: hub.output.subscribe(), input }))
+    }
+
+    fn open(&self, manager: &Manager, vm: VmId, stream: Box<dyn ByteStream>) {
+        let (output, _) = broadcast::channel(OUTPUT_DEPTH);
+        let (input, typed) = mpsc::channel(INPUT_DEPTH);
+        let hub = Hub { output, input, writer: None, remembered: Vec::new() };
+        // Two who open at once: the second stream closes the first, and its hub takes over.
+        lock(&self.hubs).insert(vm, hub);
+        let hubs = self.hubs.clone();
+        let stop = manager.stop.clone();
+        manager.tasks.spawn(async move {
+            let _ = stop.run_until_cancelled(pump(&hubs, vm, stream, typed)).await;
+            lock(&hubs).remove(&vm);
+        });
+    }
+}
+
+/// Between two looks whether anybody still listens.
+const IDLE_LOOK: std::time::Duration = std::time::Duration::from_secs(2);
+
+async fn pump(
+    hubs: &Mutex<HashMap<VmId, Hub>>,
+    vm: VmId,
+    mut stream: Box<dyn ByteStream>,
+    mut typed: mpsc::Receiver<Vec<u8>>,
+) {
+    let mut buffer = vec![0; CHUNK];
+    let mut idle = tokio::time::interval(IDLE_LOOK);
+    idle.tick().await;
+    loop {
+        tokio::select! {
+            read = stream.read(&mut buffer) => {
+                let Some(chunk) = read.ok().and_then(|n| buffer.get(..n)).filter(|chunk| !chunk.is_empty()) else { return };
+                if !publish(hubs, vm, chunk) {
+                    return;
+                }
+            }
+            Some(bytes) = typed.recv() => {
+                if stream.write_all(&bytes).await.is_err() || stream.flush().await.is_err() {
+                    return;
+                }
+            }
+            _ = idle.tick() => {
+                let is_watched = lock(hubs).get(&vm).is_some_and(|hub| hub.output.receiver_count() > 0);
+                if !is_watched {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Hands a chunk to all viewers; false where the hub is gone.
+fn publish(hubs: &Mutex<HashMap<VmId, Hub>>, vm: VmId, chunk: &[u8]) -> bool {
+    let mut hubs = lock(hubs);
+    let Some(hub) = hubs.get_mut(&vm) else { return false };
+    hub.remembered.extend_from_slice(chunk);
+    let excess = hub.remembered.len().saturating_sub(REMEMBERED);
+    hub.remembered.drain(..excess);
+    // Nobody listening just now is no fault.
+    let _ = hub.output.send(Arc::from(chunk));
+    true
+}

@@ -1,0 +1,160 @@
+//! The read side: what people see, put together from the store and the hypervisor at the moment of asking.
+
+use std::collections::HashMap;
+
+use super::{Manager, ManagerError, Result};
+use crate::auth::policy::Permit;
+use crate::model::caps::Caps;
+use crate::model::event::AuditEvent;
+use crate::model::id::{OpId, VmId};
+use crate::model::state::{Observed, VmState};
+use crate::model::vm::Vm;
+use crate::plan::vm::needs_restart;
+use crate::store::vms::VmFilter;
+
+/// A machine with everything that is told of it.
+#[derive(Clone, Debug)]
+pub struct VmDetails {
+    /// The row.
+    pub vm: Vm,
+    /// Owner's login.
+    pub owner: String,
+    /// Derived state.
+    pub state: VmState,
+    /// In plain words what the state means just now.
+    pub detail: String,
+    /// Limits read back.
+    pub caps_in_force: Option<Caps>,
+    /// True for KVM, false for emulation, none while off.
+    pub is_accelerated: Option<bool>,
+    /// The guest's SSH server was seen to answer since the last start.
+    pub is_reachable: bool,
+    /// A change waits for a restart.
+    pub needs_restart: bool,
+}
+
+/// Which machines to list.
+#[derive(Clone, Copy, Debug)]
+pub struct ListRequest {
+    /// Deleted ones too.
+    pub with_deleted: bool,
+    /// At most so many.
+    pub limit: u32,
+}
+
+impl Manager {
+    /// The machine of a permit.
+    ///
+    /// # Errors
+    /// Where it is gone or the store fails.
+    pub async fn details(&self, permit: &Permit) -> Result<VmDetails> {
+        let vm = self.permitted(permit).await?;
+        let owner = self.store.user(vm.owner).await?.map(|user| user.name.to_string()).unwrap_or_default();
+        let observed = self.hypervisor.observe(vm.id).await;
+        Ok(self.describe(vm, owner, &observed))
+    }
+
+    /// Machines of the one who asks, or everybody's with a permit for that.
+    ///
+    /// # Errors
+    /// Where the store fails. A hypervisor that does not answer makes states unknown.
+    pub async fn list(&self, permit: &Permit, request: ListRequest) -> Result<Vec<VmDetails>> {
+        let owner = match permit.action() {
+            crate::auth::policy::Action::VmSeeAll => None,
+            _ => permit.user().map(|user| user.id),
+        };
+        let filter = VmFilter { owner, with_deleted: request.with_deleted, limit: request.limit };
+        let (rows, owners, observed) =
+            tokio::join!(self.store.vms(filter), self.store.user_names(), self.hypervisor.observe_all());
+        let owners = owners?;
+        let mut observed: HashMap<VmId, Observed> = match observed {
+            Ok(all) => all.into_iter().collect(),
+            Err(e) => {
+                let why = Observed::Unknown(e.to_string());
+                let describe = |vm: Vm| {
+                    let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
+                    self.describe(vm, owner, &why)
+                };
+                return Ok(rows?.into_iter().map(describe).collect());
+            }
+        };
+        let describe = |vm: Vm| {
+            let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
+            let seen = observed.remove(&vm.id).unwrap_or(Observed::Missing);
+            self.describe(vm, owner, &seen)
+        };
+        Ok(rows?.into_iter().map(describe).collect())
+    }
+
+    fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {
+        let state = VmState::derive(&vm, observed);
+        let detail = match &state {
+            VmState::Failed { .. } => vm.trouble.as_ref().map(|t| format!("{}: {}", t.step, t.message)).unwrap_or_default(),
+            VmState::Degraded { why } | VmState::Unknown { why } => why.clone(),
+            VmState::Creating | VmState::Stopping | VmState::Deleting | VmState::Pending => {
+                self.watch.last(vm.id).map(|progress| progress.message).unwrap_or_default()
+            }
+            VmState::Running | VmState::Paused | VmState::Stopped | VmState::Deleted { .. } => String::new(),
+        };
+        let (caps_in_force, is_accelerated) = match observed {
+            Observed::Defined(domain) => {
+                (Some(domain.caps.clone()), observed.is_active().then_some(domain.is_accelerated))
+            }
+            Observed::Missing | Observed::Unknown(_) => (None, None),
+        };
+        VmDetails {
+            is_reachable: observed.is_active() && self.is_reachable(&vm),
+            needs_restart: needs_restart(&vm, observed),
+            owner,
+            state,
+            detail,
+            caps_in_force,
+            is_accelerated,
+            vm,
+        }
+    }
+
+    /// One operation, of the one who asks or with a permit for everybody's.
+    ///
+    /// # Errors
+    /// Not there and not yours are the same.
+    pub async fn operation(&self, permit: &Permit, id: OpId) -> Result<AuditEvent> {
+        let row = self.store.audit_event(id).await?;
+        let sees_all = permit.action() == crate::auth::policy::Action::OperationSeeAll;
+        row.filter(|row| sees_all || row.actor == permit.actor())
+            .ok_or_else(|| ManagerError::not_found(format!("there is no operation {id}")))
+    }
+
+    /// The newest operations, of the one who asks or with a permit for everybody's.
+    ///
+    /// # Errors
+    /// Where the store fails.
+    pub async fn operations(&self, permit: &Permit, limit: u32) -> Result<Vec<AuditEvent>> {
+        let sees_all = permit.action() == crate::auth::policy::Action::OperationSeeAll;
+        let actor = (!sees_all).then(|| permit.actor());
+        Ok(self.store.audit_events(actor.as_deref(), limit).await?)
+    }
+
+    /// The last lines of a machine's serial line.
+    ///
+    /// # Errors
+    /// Where it cannot be read; a machine that never ran has none.
+    pub async fn serial_log(&self, permit: &Permit, lines: usize) -> Result<String> {
+        let vm = self.permitted(permit).await?;
+        let path = self.layout.vm(vm.id).serial_log();
+        let read = tokio::task::spawn_blocking(move || crate::image::firstboot::tail(&path)).await;
+        let text = match read {
+            Ok(Ok(text)) => text,
+            Ok(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Ok(Err(e)) => return Err(ManagerError::unavailable(format!("cannot read the serial log: {e}"))),
+            Err(e) => return Err(ManagerError::unavailable("reading the serial log was cut short").because(e)),
+        };
+        let all: Vec<&str> = text.lines().collect();
+        let from = all.len().saturating_sub(lines);
+        let mut tail = all.get(from..).unwrap_or_default().join("\n");
+        if !tail.is_empty() {
+            tail.push('\n');
+        }
+        Ok(tail)
+    }
+}

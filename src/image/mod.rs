@@ -25,11 +25,13 @@ pub mod disk;
 mod error;
 mod examine;
 mod files;
+pub mod firstboot;
 pub mod header;
 pub mod layout;
 mod manifest;
 mod partition;
 pub mod seed;
 pub mod sshkey;
+pub mod user_data;
 
 pub use error::{ImageError, ImageErrorKind};

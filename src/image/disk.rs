@@ -31,13 +31,15 @@ const COPY: Duration = Duration::from_secs(4 * 3600);
 pub struct DiskTools {
     /// qemu-img, by name or absolute path.
     pub qemu_img: OsString,
+    /// qemu-io, which comes with qemu-img.
+    pub qemu_io: OsString,
     /// cp of GNU coreutils (reflinks and holes).
     pub cp: OsString,
 }
 
 impl Default for DiskTools {
     fn default() -> Self {
-        Self { qemu_img: "qemu-img".into(), cp: "cp".into() }
+        Self { qemu_img: "qemu-img".into(), qemu_io: "qemu-io".into(), cp: "cp".into() }
     }
 }
 

@@ -4,7 +4,7 @@
 //!   <state_dir>/               0711  QEMU's user passes through, nobody lists
 //!     images/                  0711
 //!       tmp-<random>/          0700  an import on its way; swept after a crash
-//!       <ImageId>/             0711  disk.img, vmlinuz, initrd.img, all 0444: never written again
+//!       <ImageId>/             0711  disk.qcow2 or disk.raw, vmlinuz, initrd.img, all 0444: never written again
 //!     vms/                     0711
 //!       <VmId>/                0711
 //!         root.qcow2           0600  overlay of an image's disk, or blank
@@ -19,13 +19,19 @@
 //! What comes from strangers is looked at by [`header`] before any QEMU program opens it. Nothing here knows of
 //! libvirt, the store or the network.
 
+pub mod catalogue;
 pub mod cloudinit;
 pub mod disk;
 mod error;
-pub mod files;
+mod examine;
+mod files;
+pub mod firstboot;
 pub mod header;
 pub mod layout;
+mod manifest;
+mod partition;
 pub mod seed;
 pub mod sshkey;
+pub mod user_data;
 
 pub use error::{ImageError, ImageErrorKind};

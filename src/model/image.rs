@@ -50,6 +50,39 @@ pub struct ImageDisk {
     pub sha256: String,
     /// Size the guest sees.
     pub virtual_size: Mib,
+    /// Whether a larger disk gives a larger root file system.
+    #[serde(default)]
+    pub growth: Growth,
+}
+
+/// What becomes of the root file system on a disk that is larger than its image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Growth {
+    /// Not found out.
+    #[default]
+    Unknown,
+    /// It is the last partition, or has no partition table: cloud-init grows it.
+    Grows,
+    /// Another partition lies behind it: it keeps its size.
+    NotLast,
+    /// It lies in an LVM volume: somebody has to extend that inside the machine.
+    Lvm,
+}
+
+impl Growth {
+    /// What to tell who asks for a larger disk, where there is something to tell.
+    pub const fn warning(self) -> Option<&'static str> {
+        match self {
+            Self::Unknown | Self::Grows => None,
+            Self::NotLast => {
+                Some("the root partition of this image is not its last one: a larger disk does not enlarge it")
+            }
+            Self::Lvm => {
+                Some("the root of this image lies in LVM: enlarge it inside the machine with pvresize and lvextend")
+            }
+        }
+    }
 }
 
 /// The kernel part of an image.

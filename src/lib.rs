@@ -9,8 +9,6 @@ pub mod auth;
 pub mod child;
 pub mod cli;
 pub mod config;
-#[cfg(feature = "libvirt")]
-pub mod daemon;
 pub mod gateway;
 #[cfg(feature = "libvirt")]
 pub mod host;

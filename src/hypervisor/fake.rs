@@ -334,8 +334,10 @@ impl Hypervisor for FakeHypervisor {
 
     async fn check(&self, spec: &DomainSpec) -> Result<DomainVerdict> {
         let xml = format!("<domain><name>{}</name></domain>", crate::model::vm::domain_name(spec.id));
-        self.call(Op::Check, Some(spec.id), |_| Ok(DomainVerdict { xml, native: Ok("qemu-system-x86_64".to_owned()), template_diff: String::new() }))
-            .await
+        self.call(Op::Check, Some(spec.id), |_| {
+            Ok(DomainVerdict { xml, native: Ok("qemu-system-x86_64".to_owned()), template_diff: String::new() })
+        })
+        .await
     }
 
     async fn define(&self, spec: &DomainSpec) -> Result<()> {
@@ -352,7 +354,9 @@ impl Hypervisor for FakeHypervisor {
 
     async fn force_off(&self, vm: VmId) -> Result<()> {
         self.call(Op::ForceOff, Some(vm), |world| {
-            if let Ok(domain) = world.active(vm) {
+            if let Ok(domain) = world.domain(vm)
+                && domain.power != Power::Off
+            {
                 domain.end(Power::Off);
             }
             Ok(())

@@ -31,6 +31,7 @@ pub mod layout;
 mod manifest;
 mod partition;
 pub mod seed;
+pub mod serial;
 pub mod sshkey;
 pub mod user_data;
 

@@ -106,7 +106,7 @@ async fn look_at_serial(manager: &Manager, vm: &Vm, seen: &mut Seen) {
     }
     seen.next_serial = Instant::now() + SERIAL_EVERY;
     let path = manager.layout.vm(vm.id).serial_log();
-    let Ok(Ok(found)) = tokio::task::spawn_blocking(move || firstboot::read(&path)).await else { return };
+    let Ok(found) = firstboot::read(&path, 0).await else { return };
     if found != seen.first_boot {
         match &found {
             FirstBoot::Stage(word) => manager.watch.tell(vm, "first_boot", format!("first boot: {word}")),

@@ -7,7 +7,8 @@ use jiff::Timestamp;
 use serde::Deserialize;
 
 use super::domain::{self, Surroundings};
-use super::{Manager, ManagerError, Result, profiles, steps};
+use super::profiles::Profiles;
+use super::{Manager, ManagerError, Result, steps};
 use crate::auth::policy::Permit;
 use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Partition};
 use crate::model::id::{LeaseId, VmId};
@@ -64,18 +65,25 @@ struct Fixture {
 }
 
 impl Manager {
+    /// All profiles; read anew at every use, so that an edited file counts at once.
+    pub(super) async fn load_profiles(&self) -> Result<Profiles> {
+        let dir = self.config.manager.config_dir.clone();
+        let loaded = tokio::task::spawn_blocking(move || Profiles::load(&dir)).await;
+        loaded.map_err(|e| ManagerError::unavailable("reading the profiles was cut short").because(e))
+    }
+
     /// Profiles that the caller may use, and the faults of all files.
     ///
     /// # Errors
     /// Where the store fails.
     pub async fn profiles(&self, permit: &Permit) -> Result<FoundProfiles> {
-        let loaded = profiles::load(&self.config_dir()).await;
+        let loaded = self.load_profiles().await?;
         let present: HashSet<String> = self.store.images().await?.iter().map(|row| row.image.name.to_string()).collect();
         let caller = permit.user().map(|user| user.name.to_string()).unwrap_or_default();
         let is_admin = permit.user().is_some_and(|user| user.role == crate::model::principal::Role::Admin);
-        let mut found = FoundProfiles { profiles: Vec::new(), faults: loaded.faults };
-        for name in loaded.profiles.keys() {
-            match Profile::resolve(name, &loaded.profiles) {
+        let mut found = FoundProfiles { profiles: Vec::new(), faults: loaded.faults.iter().map(ToString::to_string).collect() };
+        for name in loaded.files.keys() {
+            match loaded.resolve(name) {
                 Some(Ok(profile)) if is_admin || profile.allows(&caller) => {
                     let is_present = profile.image.as_ref().is_none_or(|image| present.contains(image.as_str()));
                     found.profiles.push((profile, is_present));
@@ -98,9 +106,9 @@ impl Manager {
         name: ProfileName,
         fixture: Option<serde_json::Value>,
     ) -> Result<ProfileVerdict> {
-        let loaded = profiles::load(&self.config_dir()).await;
+        let loaded = self.load_profiles().await?;
         let mut verdict = ProfileVerdict::default();
-        let profile = match Profile::resolve(&name, &loaded.profiles) {
+        let profile = match loaded.resolve(&name) {
             None => {
                 let not_there = ManagerError::not_found(format!("there is no profile {name}"));
                 return Err(not_there.hint("see `gvm profile list`"));
@@ -160,6 +168,7 @@ impl Manager {
             format: crate::model::image::DiskFormat::Qcow2,
             sha256: String::new(),
             virtual_size: Mib(1),
+            growth: crate::model::image::Growth::default(),
         };
         Ok(Some(Image {
             id: crate::model::id::ImageId::generate(),

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::{Kind, Manager, ManagerError, Result, boot, profiles, steps};
+use super::{Kind, Manager, ManagerError, Result, boot, steps};
 use crate::auth::policy::Permit;
 use crate::image::user_data;
 use crate::model::caps::Caps;
@@ -195,8 +195,8 @@ impl Manager {
         let not_there = || {
             ManagerError::not_found(format!("there is no profile {name}")).hint("see `gvm profile list`")
         };
-        let loaded = profiles::load(&self.config_dir()).await;
-        let profile = Profile::resolve(name, &loaded.profiles).ok_or_else(not_there)?;
+        let loaded = self.load_profiles().await?;
+        let profile = loaded.resolve(name).ok_or_else(not_there)?;
         let profile = profile.map_err(|e| ManagerError::invalid(e.to_string()).hint("ask the administrator to mend the profile"))?;
         if !profile.allows(user.name.as_str()) && user.role < crate::model::principal::Role::Admin {
             return Err(not_there());

@@ -28,7 +28,6 @@ pub mod view;
 pub mod watch;
 
 use std::collections::{HashMap, HashSet};
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use jiff::Timestamp;
@@ -155,11 +154,6 @@ impl Manager {
     /// The accelerator was found out anew.
     pub fn set_accelerator(&self, accelerator: Accelerator) {
         self.host.write().unwrap_or_else(PoisonError::into_inner).accelerator = accelerator;
-    }
-
-    /// Where profiles and templates of the administrator are.
-    pub fn config_dir(&self) -> PathBuf {
-        self.config.manager.config_dir.clone()
     }
 
     fn network(&self) -> NetworkSpec {

@@ -170,52 +170,78 @@ fn after(now: Timestamp, span: SignedDuration) -> Timestamp {
     now.saturating_add(span).unwrap_or(Timestamp::MAX)
 }
 
+/// What one look at a machine led to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Looked {
+    /// This step was done: look again.
+    Did(Step),
+    /// Look again at this time, or when something happens.
+    Later(Timestamp),
+    /// Nothing to do until something happens.
+    AtRest,
+}
+
 /// Brings one machine as far as it goes now; tells when to look again.
 ///
 /// # Errors
 /// Where the store fails.
 pub async fn pass(manager: &Arc<Manager>, id: VmId) -> Result<Option<Timestamp>> {
     let mut last: Option<(Step, u32)> = None;
-    loop {
-        if manager.stop.is_cancelled() {
-            return Ok(None);
-        }
-        let Some(vm) = manager.store.vm(id).await? else { return Ok(None) };
-        let observed = manager.hypervisor.observe(id).await;
-        match decide(manager, &vm, &observed).await? {
-            Decision::Settled => {
-                settle(manager, &vm, &observed).await?;
-                return Ok(None);
-            }
-            Decision::Wait(until) => {
-                // Waiting for a lifetime's or window's end is being settled.
-                if !matches!(observed, Observed::Unknown(_)) && is_at_rest(&vm, &observed) {
-                    settle(manager, &vm, &observed).await?;
-                }
-                return Ok(Some(until));
-            }
-            Decision::GiveUp(why) => {
-                finish(manager, &vm, Outcome::Failure, &why).await?;
-                return Ok(None);
-            }
-            Decision::Act(step) => {
+    while !manager.stop.is_cancelled() {
+        match look(manager, id).await? {
+            Looked::AtRest => return Ok(None),
+            Looked::Later(at) => return Ok(Some(at)),
+            Looked::Did(step) => {
                 let repeats = match &last {
                     Some((before, count)) if *before == step => count + 1,
                     _ => 1,
                 };
                 if repeats > MAX_REPEATS {
                     let failure = Failure::new(step.name(), "it was done several times and had no effect");
-                    return record_failure(manager, &vm, failure).await.map(Some);
+                    return match manager.store.vm(id).await? {
+                        Some(vm) => record_failure(manager, &vm, failure).await.map(Some),
+                        None => Ok(None),
+                    };
                 }
-                hold::point(step.name()).await;
-                let outcome = steps::execute(manager, &vm, &step).await;
-                hold::point(&format!("after-{}", step.name())).await;
-                match outcome {
-                    Ok(()) if step == Step::Forget => return Ok(None),
-                    Ok(()) if step == Step::AskShutdown => return Ok(Some(after(Timestamp::now(), AFTER_ASK))),
-                    Ok(()) => last = Some((step, repeats)),
-                    Err(failure) => return record_failure(manager, &vm, failure).await.map(Some),
-                }
+                last = Some((step, repeats));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Looks at one machine once, and does at most one step.
+///
+/// # Errors
+/// Where the store fails.
+pub async fn look(manager: &Arc<Manager>, id: VmId) -> Result<Looked> {
+    let Some(vm) = manager.store.vm(id).await? else { return Ok(Looked::AtRest) };
+    let observed = manager.hypervisor.observe(id).await;
+    match decide(manager, &vm, &observed).await? {
+        Decision::Settled => {
+            settle(manager, &vm, &observed).await?;
+            Ok(Looked::AtRest)
+        }
+        Decision::Wait(until) => {
+            // Waiting for a lifetime's or window's end is being settled.
+            if !matches!(observed, Observed::Unknown(_)) && is_at_rest(&vm, &observed) {
+                settle(manager, &vm, &observed).await?;
+            }
+            Ok(Looked::Later(until))
+        }
+        Decision::GiveUp(why) => {
+            finish(manager, &vm, Outcome::Failure, &why).await?;
+            Ok(Looked::AtRest)
+        }
+        Decision::Act(step) => {
+            hold::point(step.name()).await;
+            let outcome = steps::execute(manager, &vm, &step).await;
+            hold::point(&format!("after-{}", step.name())).await;
+            match outcome {
+                Ok(()) if step == Step::Forget => Ok(Looked::AtRest),
+                Ok(()) if step == Step::AskShutdown => Ok(Looked::Later(after(Timestamp::now(), AFTER_ASK))),
+                Ok(()) => Ok(Looked::Did(step)),
+                Err(failure) => record_failure(manager, &vm, failure).await.map(Looked::Later),
             }
         }
     }

@@ -142,13 +142,8 @@ impl Manager {
     pub async fn serial_log(&self, permit: &Permit, lines: usize) -> Result<String> {
         let vm = self.permitted(permit).await?;
         let path = self.layout.vm(vm.id).serial_log();
-        let read = tokio::task::spawn_blocking(move || crate::image::firstboot::tail(&path)).await;
-        let text = match read {
-            Ok(Ok(text)) => text,
-            Ok(Err(e)) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
-            Ok(Err(e)) => return Err(ManagerError::unavailable(format!("cannot read the serial log: {e}"))),
-            Err(e) => return Err(ManagerError::unavailable("reading the serial log was cut short").because(e)),
-        };
+        let read = crate::image::serial::tail(&path).await;
+        let text = read.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?;
         let all: Vec<&str> = text.lines().collect();
         let from = all.len().saturating_sub(lines);
         let mut tail = all.get(from..).unwrap_or_default().join("\n");

@@ -1,5 +1,6 @@
 //! What to do next: pure functions over the model. Every decision takes `now` as an argument.
 
 pub mod address;
+pub mod doctor;
 pub mod place;
 pub mod vm;

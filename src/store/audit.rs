@@ -66,11 +66,12 @@ impl Store {
     /// # Errors
     /// [`StoreError::Sql`].
     pub async fn has_pending(&self, vm: VmId, up_to: Generation) -> Result<bool> {
-        let row = sqlx::query("SELECT 1 FROM audit WHERE outcome = 'pending' AND vm_id = $1 AND generation <= $2 LIMIT 1")
-            .bind(vm.to_string())
-            .bind(int(up_to.0))
-            .fetch_optional(self.readers())
-            .await;
+        let row =
+            sqlx::query("SELECT 1 FROM audit WHERE outcome = 'pending' AND vm_id = $1 AND generation <= $2 LIMIT 1")
+                .bind(vm.to_string())
+                .bind(int(up_to.0))
+                .fetch_optional(self.readers())
+                .await;
         Ok(row.map_err(StoreError::Sql)?.is_some())
     }
 

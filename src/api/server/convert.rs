@@ -6,14 +6,15 @@ use std::str::FromStr;
 use jiff::Timestamp;
 
 use crate::api::types::{
-    CapsView, ChangeVm, CreateVm, EventView, FindingView, ImageView, ImportImage, KeyView, OperationView, ProfileView, VmView,
+    CapsView, ChangeVm, CreateVm, EventView, FindingView, ImageView, ImportImage, KeyView, OperationView, ProfileView,
+    VmView,
 };
 use crate::image::catalogue::{DiskFile, DiskImport, ImportSource};
+use crate::manager::ManagerError;
 use crate::manager::change::ChangeRequest;
 use crate::manager::create::CreateRequest;
 use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
-use crate::manager::ManagerError;
 use crate::model::caps::Caps;
 use crate::model::event::AuditEvent;
 use crate::model::image::Boot;
@@ -40,7 +41,9 @@ fn parse_all<T: FromStr<Err: Display>>(texts: &[String]) -> Result<Vec<T>> {
 
 pub fn create(body: &CreateVm) -> Result<CreateRequest> {
     if let Some(priority) = body.priority.as_deref().filter(|p| *p != "normal") {
-        return Err(ManagerError::invalid(format!("priority {priority:?} is not known; only \"normal\" is until queues come")));
+        return Err(ManagerError::invalid(format!(
+            "priority {priority:?} is not known; only \"normal\" is until queues come"
+        )));
     }
     Ok(CreateRequest {
         name: parse_opt(body.name.as_ref())?,
@@ -109,7 +112,8 @@ pub fn import(body: &ImportImage) -> Result<ImportSource> {
         return Ok(ImportSource::Folder(path));
     }
     let needed = |what: &str| {
-        ManagerError::invalid(format!("a disk file needs a {what}")).hint(format!("add --{what}, or import a folder made by vm-images/build.sh"))
+        ManagerError::invalid(format!("a disk file needs a {what}"))
+            .hint(format!("add --{what}, or import a folder made by vm-images/build.sh"))
     };
     Ok(ImportSource::Disk(DiskImport {
         file: DiskFile::Path(path),

@@ -24,7 +24,11 @@ pub async fn view(State(shared): State<Shared>, _caller: Caller) -> Result<Json<
 /// Whose key is this?
 #[utoipa::path(post, path = "/v1/gateway/identify", request_body = Identify,
     responses((status = 200, body = Identified), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn identify(State(shared): State<Shared>, caller: Caller, Body(body): Body<Identify>) -> Result<Json<Identified>, ApiError> {
+pub async fn identify(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Body(body): Body<Identify>,
+) -> Result<Json<Identified>, ApiError> {
     let permit = caller.permit(Action::GatewayAsk)?;
     let user = shared.manager.identify(&permit, &convert::parse(&body.public_key)?).await?;
     Ok(Json(Identified { user: user.name.to_string() }))
@@ -33,7 +37,11 @@ pub async fn identify(State(shared): State<Shared>, caller: Caller, Body(body): 
 /// May this key reach that machine, and where is it?
 #[utoipa::path(post, path = "/v1/gateway/target", request_body = ResolveTarget,
     responses((status = 200, body = Target), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn target(State(shared): State<Shared>, caller: Caller, Body(body): Body<ResolveTarget>) -> Result<Json<Target>, ApiError> {
+pub async fn target(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Body(body): Body<ResolveTarget>,
+) -> Result<Json<Target>, ApiError> {
     let permit = caller.permit(Action::GatewayAsk)?;
     let question = TargetQuestion {
         public_key: convert::parse(&body.public_key)?,

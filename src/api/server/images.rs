@@ -37,7 +37,11 @@ pub async fn import(
 /// Removes an image, by id or the newest of a name.
 #[utoipa::path(delete, path = "/v1/images/{image}", params(("image" = String, Path)),
     responses((status = 200, body = ImageList), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn remove(State(shared): State<Shared>, caller: Caller, Path(image): Path<String>) -> Result<Json<ImageList>, ApiError> {
+pub async fn remove(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(image): Path<String>,
+) -> Result<Json<ImageList>, ApiError> {
     let result = async {
         let permit = policy::allow(&caller.0, Action::ImageChange)?;
         shared.manager.remove_image(&permit, &image).await

@@ -63,7 +63,9 @@ impl Caller {
 
     /// The wider permit where the caller has it, else the narrower.
     fn permit_widest(&self, wide: Action, narrow: Action) -> Result<Permit, ApiError> {
-        policy::allow(&self.0, wide).or_else(|_| policy::allow(&self.0, narrow)).map_err(|e| ManagerError::from(e).into())
+        policy::allow(&self.0, wide)
+            .or_else(|_| policy::allow(&self.0, narrow))
+            .map_err(|e| ManagerError::from(e).into())
     }
 }
 
@@ -165,7 +167,9 @@ pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
     let spec = move || async move { axum::Json((*document).clone()) };
     router
         .route("/v1/openapi.json", axum::routing::get(spec))
-        .fallback(|| async { ApiError::from(ManagerError::not_found("there is no such path in the API").hint("see /v1/openapi.json")) })
+        .fallback(|| async {
+            ApiError::from(ManagerError::not_found("there is no such path in the API").hint("see /v1/openapi.json"))
+        })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(Shared { manager, peers })
 }

@@ -24,7 +24,11 @@ pub async fn me(State(shared): State<Shared>, caller: Caller) -> Result<Json<Me>
         Role::Operator => "operator",
         Role::Admin => "admin",
     };
-    Ok(Json(Me { name: user.name.to_string(), role: role.to_owned(), keys: u64::try_from(keys.len()).unwrap_or(u64::MAX) }))
+    Ok(Json(Me {
+        name: user.name.to_string(),
+        role: role.to_owned(),
+        keys: u64::try_from(keys.len()).unwrap_or(u64::MAX),
+    }))
 }
 
 /// The caller's keys.
@@ -37,10 +41,17 @@ pub async fn keys(State(shared): State<Shared>, caller: Caller) -> Result<Json<K
 /// Registers a key.
 #[utoipa::path(post, path = "/v1/keys", request_body = AddKey,
     responses((status = 200, body = KeyView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn add_key(State(shared): State<Shared>, caller: Caller, Body(body): Body<AddKey>) -> Result<Json<KeyView>, ApiError> {
+pub async fn add_key(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Body(body): Body<AddKey>,
+) -> Result<Json<KeyView>, ApiError> {
     let result = async {
         let permit = policy::allow(&caller.0, Action::KeyOwn)?;
-        let key = body.public_key.parse().map_err(|e: crate::model::access::KeyError| ManagerError::invalid(e.to_string()))?;
+        let key = body
+            .public_key
+            .parse()
+            .map_err(|e: crate::model::access::KeyError| ManagerError::invalid(e.to_string()))?;
         shared.manager.add_key(&permit, key).await
     };
     let row = audited(&shared, &caller, "key.add", "", result.await).await?;
@@ -50,7 +61,11 @@ pub async fn add_key(State(shared): State<Shared>, caller: Caller, Body(body): B
 /// Forgets a key, by id or fingerprint.
 #[utoipa::path(delete, path = "/v1/keys/{key}", params(("key" = String, Path)),
     responses((status = 200, body = KeyList), (status = 404, body = ErrorBody)))]
-pub async fn remove_key(State(shared): State<Shared>, caller: Caller, Path(key): Path<String>) -> Result<Json<KeyList>, ApiError> {
+pub async fn remove_key(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(key): Path<String>,
+) -> Result<Json<KeyList>, ApiError> {
     let result = async {
         let permit = policy::allow(&caller.0, Action::KeyOwn)?;
         shared.manager.remove_key(&permit, &key).await

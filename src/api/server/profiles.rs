@@ -22,7 +22,11 @@ pub async fn list(State(shared): State<Shared>, caller: Caller) -> Result<Json<P
 /// One profile.
 #[utoipa::path(get, path = "/v1/profiles/{profile}", params(("profile" = String, Path)),
     responses((status = 200, body = ProfileView), (status = 404, body = ErrorBody)))]
-pub async fn show(State(shared): State<Shared>, caller: Caller, Path(name): Path<String>) -> Result<Json<ProfileView>, ApiError> {
+pub async fn show(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(name): Path<String>,
+) -> Result<Json<ProfileView>, ApiError> {
     let permit = caller.permit(Action::ProfileSee)?;
     let found = shared.manager.profiles(&permit).await?;
     let profile = found.profiles.iter().find(|(profile, _)| profile.name.as_str() == name);

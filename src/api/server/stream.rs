@@ -33,7 +33,11 @@ const CONSOLE_MISSED: u16 = 4001;
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),
     responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
-pub async fn vm_events(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> Result<Response, ApiError> {
+pub async fn vm_events(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(vm): Path<String>,
+) -> Result<Response, ApiError> {
     let permit = shared.manager.permit_vm(&caller.0, Action::VmSee, &vm, true).await?;
     Ok(events(shared, caller, permit.vm(), None).into_response())
 }
@@ -61,7 +65,8 @@ fn events(
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (past, live) = shared.manager.watch().listen(vm);
     let stop = shared.manager.stopping().clone();
-    let wanted = move |told: &Told| vm.is_none_or(|vm| told.progress.vm == vm) && owner.is_none_or(|owner| told.owner == owner);
+    let wanted =
+        move |told: &Told| vm.is_none_or(|vm| told.progress.vm == vm) && owner.is_none_or(|owner| told.owner == owner);
     let live = BroadcastStream::new(live).filter(move |item| {
         let keep = match item {
             Ok(told) => wanted(told),

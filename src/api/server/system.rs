@@ -37,7 +37,11 @@ pub async fn operations(
 /// One operation.
 #[utoipa::path(get, path = "/v1/operations/{id}", params(("id" = String, Path)),
     responses((status = 200, body = OperationView), (status = 404, body = ErrorBody)))]
-pub async fn operation(State(shared): State<Shared>, caller: Caller, Path(id): Path<String>) -> Result<Json<OperationView>, ApiError> {
+pub async fn operation(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(id): Path<String>,
+) -> Result<Json<OperationView>, ApiError> {
     let permit = caller.permit_widest(Action::OperationSeeAll, Action::OperationSee)?;
     Ok(Json(convert::operation(shared.manager.operation(&permit, convert::parse(&id)?).await?)))
 }

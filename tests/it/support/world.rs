@@ -1,0 +1,164 @@
+//! A manager over a hypervisor in memory, with a real database and real files in a temporary folder.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use gvm::auth::policy::{self, Action, Permit};
+use gvm::config::Config;
+use gvm::hypervisor::fake::FakeHypervisor;
+use gvm::manager::create::CreateRequest;
+use gvm::manager::power::Wanted;
+use gvm::manager::{HostFacts, Manager, reconciler};
+use gvm::model::caps::Caps;
+use gvm::model::host::{Accelerator, Capacity};
+use gvm::model::id::{HostId, VmId};
+use gvm::model::principal::{Principal, Role};
+use gvm::model::state::VmState;
+use gvm::model::units::Mib;
+use gvm::store::Store;
+use jiff::Timestamp;
+use tokio_util::sync::CancellationToken;
+
+/// The uid that the tests' member has.
+pub const UID: u32 = 4242;
+
+/// The parts that survive a crash of the manager.
+#[derive(Debug)]
+pub struct World {
+    _dir: tempfile::TempDir,
+    pub config: Config,
+    pub fake: Arc<FakeHypervisor>,
+}
+
+/// A manager that lives until it is dropped or crashed.
+#[derive(Debug)]
+pub struct Life {
+    pub manager: Arc<Manager>,
+    pub store: Store,
+    pub member: Principal,
+    stop: CancellationToken,
+}
+
+impl World {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::default();
+        config.manager.state_dir = dir.path().join("state");
+        config.manager.config_dir = dir.path().join("etc");
+        config.manager.socket = dir.path().join("api.sock");
+        config.manager.socket_group = None;
+        config.manager.tick_seconds = 1;
+        config.manager.stop_grace_seconds = 2;
+        std::fs::create_dir_all(&config.manager.state_dir).unwrap();
+        Self { _dir: dir, config, fake: Arc::new(FakeHypervisor::new()) }
+    }
+
+    pub fn state_dir(&self) -> &Path {
+        &self.config.manager.state_dir
+    }
+
+    /// A manager on the same database and hypervisor whose reconciler is driven by hand.
+    pub async fn live(&self) -> Life {
+        self.begin().await.0
+    }
+
+    /// The same with its reconciler running.
+    pub async fn live_running(&self) -> Life {
+        let (life, woken) = self.begin().await;
+        tokio::spawn(reconciler::run(life.manager.clone(), woken));
+        life
+    }
+
+    async fn begin(&self) -> (Life, tokio::sync::mpsc::Receiver<VmId>) {
+        let store = Store::open(&self.state_dir().join("gvm.db")).await.unwrap();
+        let facts = HostFacts {
+            id: HostId::generate(),
+            boot_id: "boot-1".to_owned(),
+            capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16 },
+            accelerator: Accelerator::Kvm,
+        };
+        let stop = CancellationToken::new();
+        let (manager, woken) = Manager::new(self.config.clone(), store.clone(), self.fake.clone(), facts, stop.clone());
+        let user = store.ensure_user(UID, &"eve".parse().unwrap(), Role::Member, Timestamp::now()).await.unwrap();
+        (Life { manager, store, member: Principal::User(user), stop }, woken)
+    }
+}
+
+impl Life {
+    pub fn permit(&self, action: Action) -> Permit {
+        policy::allow(&self.member, action).unwrap()
+    }
+
+    pub async fn create(&self, name: &str) -> gvm::manager::Result<VmId> {
+        self.create_as(name, |_| {}).await
+    }
+
+    pub async fn create_as(&self, name: &str, edit: impl FnOnce(&mut CreateRequest)) -> gvm::manager::Result<VmId> {
+        let mut request = CreateRequest {
+            name: Some(name.parse().unwrap()),
+            profile: "firmware".parse().unwrap(),
+            image: None,
+            vcpus: None,
+            memory: None,
+            disk: None,
+            gpus: None,
+            caps: Caps::default(),
+            ttl: None,
+            user_data: None,
+            tags: Vec::new(),
+            tpm: None,
+            is_stopped: false,
+        };
+        edit(&mut request);
+        Ok(self.manager.create(&self.permit(Action::VmCreate), request).await?.vm)
+    }
+
+    pub async fn power(&self, vm: VmId, wanted: Wanted) -> gvm::manager::Result<()> {
+        let permit = self.manager.permit_vm(&self.member, Action::VmPower, &vm.to_string(), true).await?;
+        self.manager.power(&permit, wanted).await.map(|_| ())
+    }
+
+    pub async fn state(&self, vm: VmId) -> Option<VmState> {
+        let permit = self.manager.permit_vm(&self.member, Action::VmSee, &vm.to_string(), true).await.ok()?;
+        Some(self.manager.details(&permit).await.ok()?.state)
+    }
+
+    /// Drives a machine by hand until it rests; gives the names of the steps.
+    pub async fn settle(&self, vm: VmId) -> Vec<&'static str> {
+        let mut steps = Vec::new();
+        let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+        while tokio::time::Instant::now() < deadline {
+            match reconciler::look(&self.manager, vm).await.unwrap() {
+                reconciler::Looked::AtRest => return steps,
+                reconciler::Looked::Did(step) => {
+                    steps.push(step.name());
+                    assert!(steps.len() < 30, "it goes round in circles: {steps:?}");
+                }
+                reconciler::Looked::Later(at) => {
+                    let wait = at.duration_since(Timestamp::now());
+                    if wait > jiff::SignedDuration::from_secs(20) {
+                        return steps;
+                    }
+                    tokio::time::sleep(Duration::try_from(wait).unwrap_or_default()).await;
+                }
+            }
+        }
+        panic!("{vm} does not settle; it did {steps:?} and is {:?}", self.state(vm).await);
+    }
+
+    /// The manager is gone from one moment to the other.
+    pub async fn crash(self) {
+        self.stop.cancel();
+        self.store.close().await;
+    }
+}
+
+/// Waits until a condition holds.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(20);
+    while !holds().await {
+        assert!(tokio::time::Instant::now() < deadline, "not within 20 s: {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

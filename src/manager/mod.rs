@@ -1,1 +1,3 @@
 //! Use cases and the reconciler.
+
+pub mod profiles;

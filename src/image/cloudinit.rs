@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   meta-data        instance-id is the machine's id for life: a restart is never a first boot
-//!   network-config   version 2, matched by hardware address, never by a guessed name
+//!   network-config   version 2: the card is found by its hardware address and then called eth0
 //!   user-data        MIME: gvm's part, the profile's, the member's, in this order
 //!   gvm-*            the same facts in plain files, for guests without cloud-init (the `tiny` image)
 //! ```
@@ -121,6 +121,9 @@ fn network_config(spec: &SeedSpec) -> Value {
             // Only a label: the card is found by its address.
             "gvm": {
                 "match": { "macaddress": spec.mac.to_string() },
+                // The card is given a name, none is guessed. Without it cloud-init 22.4 (Debian 12) writes files for
+                // ifupdown and networkd that look for a card called like the label.
+                "set-name": "eth0",
                 "dhcp4": true,
                 // Clones of an image may share a machine id, from which the DHCP client id is made by default.
                 "dhcp-identifier": "mac",
@@ -141,7 +144,8 @@ fn gvm_part(spec: &SeedSpec) -> Value {
             "gecos": "gvm member",
             "shell": "/bin/bash",
             "lock_passwd": true,
-            "sudo": ["ALL=(ALL) NOPASSWD:ALL"],
+            // A text and not a list: the schema of cloud-init 22.4 (Debian 12) knows only that.
+            "sudo": "ALL=(ALL) NOPASSWD:ALL",
             "ssh_authorized_keys": keys,
         }],
         "disable_root": true,

@@ -81,3 +81,36 @@ fn nothing_secret_is_printed() {
     let shown = format!("{:?} {:?}", spec(), render(&spec()));
     assert!(!shown.contains("BEGIN SECRET"), "{shown}");
 }
+
+/// Runs the report with cloud-init's folder and the serial line replaced.
+fn reported(result: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let line = dir.path().join("line");
+    let script = REPORT
+        .replace("/dev/ttyS0", &line.display().to_string())
+        .replace("/run/cloud-init", &dir.path().display().to_string())
+        .replace("> \"$line\"", ">> \"$line\"");
+    std::fs::write(dir.path().join("status.json"), "{\n \"v1\": {\n  \"stage\": \"modules-config\"\n }\n}").unwrap();
+    let mut child = std::process::Command::new("sh").args(["-c", &script]).spawn().unwrap();
+    let begun = std::time::Instant::now();
+    while !line.exists() && begun.elapsed().as_secs() < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::fs::write(dir.path().join("result.json"), result).unwrap();
+    child.wait().unwrap();
+    std::fs::read_to_string(line).unwrap()
+}
+
+#[test]
+fn the_report_tells_stages_and_the_end() {
+    use crate::image::firstboot;
+    use crate::model::state::FirstBoot;
+    let sound = "{\n \"v1\": {\n  \"datasource\": \"DataSourceNoCloud [seed=/dev/vdb]\",\n  \"errors\": []\n }\n}\n";
+    let said = reported(sound);
+    assert!(said.contains("gvm: stage modules-config\r\n"), "{said}");
+    assert_eq!(firstboot::parse(&said), FirstBoot::Done);
+    let errors = "\"errors\": [\n   \"('scripts_user', RuntimeError('Runparts: 1 failures in 1 [x]'))\"\n  ]";
+    let said = reported(&sound.replace("\"errors\": []", errors));
+    let why = "\"('scripts_user', RuntimeError('Runparts: 1 failures in 1 [x]'))\"";
+    assert_eq!(firstboot::parse(&said), FirstBoot::Failed(why.to_owned()));
+}

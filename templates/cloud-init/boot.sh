@@ -13,13 +13,16 @@ else
     [ ! -x /etc/init.d/qemu-guest-agent ] || /etc/init.d/qemu-guest-agent start < /dev/null > /dev/null 2>&1 &
 fi
 # All logins come from one address, the gateway's: no limit and no penalty may be counted per address.
+# Images of ours bring this file along.
 conf=/etc/ssh/sshd_config.d/10-gvm.conf
-if [ -d /etc/ssh ]; then
+if [ -d /etc/ssh ] && [ ! -e "$conf" ]; then
     mkdir -p /etc/ssh/sshd_config.d
     printf 'MaxStartups 200:30:400\nMaxSessions 100\n' > "$conf"
-    # Only OpenSSH 9.8 and newer know it; an unknown word would keep sshd from starting.
-    if sshd=$(command -v sshd || echo /usr/sbin/sshd) && "$sshd" -G -o PerSourcePenalties=no > /dev/null 2>&1; then
-        printf 'PerSourcePenalties no\n' >> "$conf"
-    fi
+    sshd=$(command -v sshd || echo /usr/sbin/sshd)
+    # Known to OpenSSH since 8.5 and 9.8; a word that it does not know would keep sshd from starting. -G is as new
+    # as 9.3 and reads no keys, which are not there yet.
+    for word in 'PerSourceMaxStartups none' 'PerSourcePenalties no'; do
+        "$sshd" -G -o "$word" > /dev/null 2>&1 && printf '%s\n' "$word" >> "$conf"
+    done
 fi
 exit 0

@@ -75,13 +75,18 @@ impl Manager {
     pub async fn add_key(&self, permit: &Permit, key: PublicKey) -> Result<KeyRow> {
         let user = person(permit)?;
         if self.store.keys(user.id).await?.len() >= MAX_KEYS {
-            return Err(ManagerError::conflict(format!("you have {MAX_KEYS} keys already")).hint("remove one: gvm key rm"));
+            return Err(
+                ManagerError::conflict(format!("you have {MAX_KEYS} keys already")).hint("remove one: gvm key rm")
+            );
         }
-        let row = KeyRow { id: KeyId::generate(), fingerprint: sshkey::fingerprint(&key), key, added_at: Timestamp::now() };
+        let row =
+            KeyRow { id: KeyId::generate(), fingerprint: sshkey::fingerprint(&key), key, added_at: Timestamp::now() };
         let mut tx = self.store.write().await?;
         users::add_key(&mut tx, user.id, &row).await.map_err(|e| match e {
-            StoreError::Taken(_) => ManagerError::conflict(format!("the key {} is registered already", row.fingerprint))
-                .hint("a key leads to one person; see `gvm key list`, or make another with ssh-keygen"),
+            StoreError::Taken(_) => {
+                ManagerError::conflict(format!("the key {} is registered already", row.fingerprint))
+                    .hint("a key leads to one person; see `gvm key list`, or make another with ssh-keygen")
+            }
             other => other.into(),
         })?;
         self.put_on_record(&mut tx, permit, "key.add", &row.fingerprint).await?;
@@ -97,7 +102,8 @@ impl Manager {
         let user = person(permit)?;
         let keys = self.store.keys(user.id).await?;
         let found = keys.iter().find(|row| row.id.to_string() == shown || row.fingerprint == shown);
-        let row = found.ok_or_else(|| ManagerError::not_found(format!("you have no key {shown}")).hint("see `gvm key list`"))?;
+        let row = found
+            .ok_or_else(|| ManagerError::not_found(format!("you have no key {shown}")).hint("see `gvm key list`"))?;
         let mut tx = self.store.write().await?;
         users::remove_key(&mut tx, user.id, row.id).await?;
         self.put_on_record(&mut tx, permit, "key.remove", &row.fingerprint).await?;
@@ -178,7 +184,8 @@ impl Manager {
         let label = format!("{}.{}", vm.name, details.owner);
         let mut row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
         row.actor = policy::actor(&principal);
-        (row.outcome, row.finished_at, row.detail) = (Outcome::Success, Some(row.at), format!("from {}", question.peer));
+        (row.outcome, row.finished_at, row.detail) =
+            (Outcome::Success, Some(row.at), format!("from {}", question.peer));
         self.store.record(&row).await?;
         Ok(GatewayTarget {
             guest_user: question.guest_user.clone().unwrap_or_else(|| vm.spec.guest_user.clone()),
@@ -195,20 +202,26 @@ impl Manager {
         let say = |text: String| ManagerError::conflict(text);
         match state {
             VmState::Running | VmState::Degraded { .. } if self.is_reachable(vm) => Ok(()),
-            VmState::Running | VmState::Degraded { .. } => Err(say(format!("VM {name} is still booting; its SSH server does not answer yet"))
-                .hint(format!("try again in a moment, or follow it with: gvm events {name}"))),
+            VmState::Running | VmState::Degraded { .. } => {
+                Err(say(format!("VM {name} is still booting; its SSH server does not answer yet"))
+                    .hint(format!("try again in a moment, or follow it with: gvm events {name}")))
+            }
             VmState::Pending | VmState::Creating => {
                 Err(say(format!("VM {name} is being started")).hint(format!("follow it with: gvm events {name}")))
             }
             VmState::Paused => Err(say(format!("VM {name} is paused")).hint(format!("gvm resume {name}"))),
             VmState::Stopping => Err(say(format!("VM {name} is shutting down"))),
-            VmState::Stopped => Err(say(format!("VM {name} is stopped")).hint(format!("start it with: gvm start {name}"))),
+            VmState::Stopped => {
+                Err(say(format!("VM {name} is stopped")).hint(format!("start it with: gvm start {name}")))
+            }
             VmState::Deleted { .. } | VmState::Deleting => Err(say(format!("VM {name} is deleted"))),
             VmState::Failed { .. } => {
                 let why = vm.trouble.as_ref().map(|t| t.message.clone()).unwrap_or_default();
                 Err(say(format!("VM {name} could not be started: {why}")).hint(format!("gvm show {name}")))
             }
-            VmState::Unknown { why } => Err(ManagerError::unavailable(format!("the state of VM {name} is not known: {why}"))),
+            VmState::Unknown { why } => {
+                Err(ManagerError::unavailable(format!("the state of VM {name} is not known: {why}")))
+            }
         }
     }
 }

@@ -80,7 +80,11 @@ async fn watch(manager: &Arc<Manager>, vm: &Vm, started_at: Timestamp) -> Result
         }
         let waited = seen.since.elapsed();
         if waited > DEADLINE {
-            manager.watch.tell(vm, "boot", "the guest did not come up within 30 minutes; `gvm logs` shows what it said");
+            manager.watch.tell(
+                vm,
+                "boot",
+                "the guest did not come up within 30 minutes; `gvm logs` shows what it said",
+            );
             return Ok(());
         }
         if Instant::now() >= seen.next_row {

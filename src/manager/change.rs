@@ -62,7 +62,9 @@ impl Manager {
         let mut tx = self.store.write().await?;
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         if vm.is_deleted() {
-            return Err(ManagerError::conflict(format!("VM {} is deleted", vm.name)).hint(format!("gvm undelete {}", vm.name)));
+            return Err(
+                ManagerError::conflict(format!("VM {} is deleted", vm.name)).hint(format!("gvm undelete {}", vm.name))
+            );
         }
         let before = vm.clone();
         Self::edit_values(&mut vm, &request)?;
@@ -71,8 +73,9 @@ impl Manager {
         vm.generation = vm.generation.next();
         (vm.trouble, vm.attempts, vm.next_try) = (None, 0, None);
         vms::update(&mut tx, &vm).await.map_err(|e| match e {
-            StoreError::Taken("the name") => ManagerError::conflict(format!("you already have a VM named {}", vm.name))
-                .hint("choose another name"),
+            StoreError::Taken("the name") => {
+                ManagerError::conflict(format!("you already have a VM named {}", vm.name)).hint("choose another name")
+            }
             other => other.into(),
         })?;
         let row = Self::pending(permit, request.action(), label, Some(vm.id));

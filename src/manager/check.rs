@@ -78,10 +78,12 @@ impl Manager {
     /// Where the store fails.
     pub async fn profiles(&self, permit: &Permit) -> Result<FoundProfiles> {
         let loaded = self.load_profiles().await?;
-        let present: HashSet<String> = self.store.images().await?.iter().map(|row| row.image.name.to_string()).collect();
+        let present: HashSet<String> =
+            self.store.images().await?.iter().map(|row| row.image.name.to_string()).collect();
         let caller = permit.user().map(|user| user.name.to_string()).unwrap_or_default();
         let is_admin = permit.user().is_some_and(|user| user.role == crate::model::principal::Role::Admin);
-        let mut found = FoundProfiles { profiles: Vec::new(), faults: loaded.faults.iter().map(ToString::to_string).collect() };
+        let mut found =
+            FoundProfiles { profiles: Vec::new(), faults: loaded.faults.iter().map(ToString::to_string).collect() };
         for name in loaded.files.keys() {
             match loaded.resolve(name) {
                 Some(Ok(profile)) if is_admin || profile.allows(&caller) => {
@@ -155,7 +157,10 @@ impl Manager {
             verdict.say("ok", format_args!("image {name} is in the catalogue"));
             return Ok(Some(row.image));
         }
-        verdict.say("note", format_args!("image {name} is not in the catalogue yet; checked with a stand-in of its outline"));
+        verdict.say(
+            "note",
+            format_args!("image {name} is not in the catalogue yet; checked with a stand-in of its outline"),
+        );
         let kernel = ImageKernel {
             file: "vmlinuz".to_owned(),
             sha256: String::new(),
@@ -237,7 +242,9 @@ impl Manager {
                         verdict.say("ok", "libvirt converts it to a QEMU command line");
                         verdict.native = native;
                     }
-                    Err(why) => verdict.say("fault", format_args!("libvirt cannot convert it to a QEMU command line: {why}")),
+                    Err(why) => {
+                        verdict.say("fault", format_args!("libvirt cannot convert it to a QEMU command line: {why}"))
+                    }
                 }
             }
             Err(e) => verdict.say("fault", e),
@@ -250,7 +257,13 @@ impl Manager {
 }
 
 /// A machine of the profile that is never stored.
-fn sample(permit: &Permit, manager: &Manager, profile: &Profile, image: &Option<Image>, gpus: Vec<Partition>) -> Result<Vm> {
+fn sample(
+    permit: &Permit,
+    manager: &Manager,
+    profile: &Profile,
+    image: &Option<Image>,
+    gpus: Vec<Partition>,
+) -> Result<Vm> {
     let id = VmId::generate();
     let owner = permit.user().ok_or_else(|| ManagerError::denied("only a person can check a profile"))?.id;
     let last = manager.config.network.subnet.guests().last();

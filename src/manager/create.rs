@@ -107,11 +107,18 @@ impl Manager {
                 .hint(format!("gvm stop {0} && gvm clone {0} {name}", source.name)));
         }
         if !source.spec.gpus.is_empty() {
-            return Err(ManagerError::invalid("a VM with GPUs cannot be cloned yet").hint("create a new one with the same profile"));
+            return Err(ManagerError::invalid("a VM with GPUs cannot be cloned yet")
+                .hint("create a new one with the same profile"));
         }
         let spec = VmSpec { clone_of: Some(source.id), ..source.spec.clone() };
         let secrets = steps::make_secrets("vm").map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?;
-        let wish = Wish { id: VmId::generate(), name: Some(name), desired: Desired::Running, tags: source.tags, action: "vm.clone" };
+        let wish = Wish {
+            id: VmId::generate(),
+            name: Some(name),
+            desired: Desired::Running,
+            tags: source.tags,
+            action: "vm.clone",
+        };
         self.admit(permit, &user, spec, wish, &secrets, Vec::new()).await
     }
 
@@ -192,12 +199,12 @@ impl Manager {
 
     /// The profile, where this person may use it.
     async fn profile_for(&self, user: &User, name: &ProfileName) -> Result<Profile> {
-        let not_there = || {
-            ManagerError::not_found(format!("there is no profile {name}")).hint("see `gvm profile list`")
-        };
+        let not_there =
+            || ManagerError::not_found(format!("there is no profile {name}")).hint("see `gvm profile list`");
         let loaded = self.load_profiles().await?;
         let profile = loaded.resolve(name).ok_or_else(not_there)?;
-        let profile = profile.map_err(|e| ManagerError::invalid(e.to_string()).hint("ask the administrator to mend the profile"))?;
+        let profile = profile
+            .map_err(|e| ManagerError::invalid(e.to_string()).hint("ask the administrator to mend the profile"))?;
         if !profile.allows(user.name.as_str()) && user.role < crate::model::principal::Role::Admin {
             return Err(not_there());
         }
@@ -207,7 +214,10 @@ impl Manager {
     async fn image_for(&self, profile: &Profile, asked: Option<&ImageName>) -> Result<Option<Image>> {
         let Some(name) = asked.or(profile.image.as_ref()) else { return Ok(None) };
         if profile.boot == Boot::Firmware {
-            return Err(ManagerError::invalid(format!("profile {} boots firmware alone and takes no image", profile.name)));
+            return Err(ManagerError::invalid(format!(
+                "profile {} boots firmware alone and takes no image",
+                profile.name
+            )));
         }
         let row = self.store.newest_image(name).await?;
         let image = row.map(|row| row.image).ok_or_else(|| {
@@ -215,14 +225,16 @@ impl Manager {
                 .hint("see `gvm image list`; an administrator adds one with `gvm image import`")
         })?;
         match profile.boot {
-            Boot::Uefi if image.disk.is_none() => {
-                Err(ManagerError::invalid(format!("image {name} has no disk to boot from; profile {} boots by UEFI", profile.name))
-                    .hint("use a profile with boot = \"kernel\""))
-            }
-            Boot::Kernel if image.kernel.is_none() => {
-                Err(ManagerError::invalid(format!("image {name} has no kernel beside it; profile {} boots a kernel directly", profile.name))
-                    .hint("use a profile with boot = \"uefi\""))
-            }
+            Boot::Uefi if image.disk.is_none() => Err(ManagerError::invalid(format!(
+                "image {name} has no disk to boot from; profile {} boots by UEFI",
+                profile.name
+            ))
+            .hint("use a profile with boot = \"kernel\"")),
+            Boot::Kernel if image.kernel.is_none() => Err(ManagerError::invalid(format!(
+                "image {name} has no kernel beside it; profile {} boots a kernel directly",
+                profile.name
+            ))
+            .hint("use a profile with boot = \"uefi\"")),
             _ => Ok(Some(image)),
         }
     }
@@ -256,7 +268,10 @@ impl Manager {
         if let Accelerator::Emulation { why } = &self.host().accelerator {
             notes.push(format!("this host runs VMs under software emulation, many times slower than KVM: {why}"));
         }
-        let guest_user = profile.guest_user.clone().or_else(|| user.name.as_str().parse().ok().filter(|u: &GuestUser| u.as_str() != "root"));
+        let guest_user = profile
+            .guest_user
+            .clone()
+            .or_else(|| user.name.as_str().parse().ok().filter(|u: &GuestUser| u.as_str() != "root"));
         Ok(VmSpec {
             profile: profile.name.clone(),
             image: image.map(|image| ImageRef { name: image.name.clone(), id: image.id }),
@@ -292,12 +307,16 @@ impl Manager {
                 .hint(format!("use --cpus {} or fewer", capacity.cpus)));
         }
         if memory < MIN_MEMORY {
-            return Err(ManagerError::invalid(format!("{memory} of memory is too small to boot; the least is {MIN_MEMORY}")));
+            return Err(ManagerError::invalid(format!(
+                "{memory} of memory is too small to boot; the least is {MIN_MEMORY}"
+            )));
         }
         let usable = Mib(capacity.memory.0.saturating_sub(capacity.reserve.0));
         if memory > usable {
-            return Err(ManagerError::invalid(format!("{memory} of memory is more than this host can give ({usable})"))
-                .hint(format!("use --memory {}M or less", usable.0)));
+            return Err(ManagerError::invalid(format!(
+                "{memory} of memory is more than this host can give ({usable})"
+            ))
+            .hint(format!("use --memory {}M or less", usable.0)));
         }
         let least = image.map_or(MIN_DISK, |image| {
             image.disk.as_ref().map_or(image.min_disk, |disk| disk.virtual_size.max(image.min_disk)).max(MIN_DISK)

@@ -26,16 +26,18 @@ impl Manager {
     /// # Errors
     /// Where it is not what it says, refers to other files, or there is no room.
     pub async fn import_image(&self, permit: &Permit, source: ImportSource) -> Result<ImageRow> {
-        let image = catalogue::import(&DiskTools::default(), &self.layout, source, ImportLimits::default()).await.map_err(|e| {
-            let text = e.to_string();
-            match e.kind {
-                ImageErrorKind::NotFound => ManagerError::not_found(text),
-                ImageErrorKind::Invalid => ManagerError::invalid(text),
-                ImageErrorKind::StorageFull => ManagerError::no_capacity(text),
-                _ => ManagerError::unavailable(text),
-            }
-            .because(e)
-        })?;
+        let image = catalogue::import(&DiskTools::default(), &self.layout, source, ImportLimits::default())
+            .await
+            .map_err(|e| {
+                let text = e.to_string();
+                match e.kind {
+                    ImageErrorKind::NotFound => ManagerError::not_found(text),
+                    ImageErrorKind::Invalid => ManagerError::invalid(text),
+                    ImageErrorKind::StorageFull => ManagerError::no_capacity(text),
+                    _ => ManagerError::unavailable(text),
+                }
+                .because(e)
+            })?;
         let mut tx = self.store.write().await?;
         images::add_image(&mut tx, &image, Timestamp::now()).await?;
         self.put_on_record(&mut tx, permit, "image.import", image.name.as_str()).await?;

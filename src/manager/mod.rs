@@ -172,7 +172,13 @@ impl Manager {
     ///
     /// # Errors
     /// "Not there" and "not yours" are the same.
-    pub async fn permit_vm(&self, principal: &Principal, action: Action, shown: &str, with_deleted: bool) -> Result<Permit> {
+    pub async fn permit_vm(
+        &self,
+        principal: &Principal,
+        action: Action,
+        shown: &str,
+        with_deleted: bool,
+    ) -> Result<Permit> {
         let vm = self.find(principal, shown, with_deleted).await?;
         Ok(policy::allow_vm(principal, action, vm.as_ref(), shown)?)
     }

@@ -68,8 +68,10 @@ impl Manager {
         }
         (vm.trouble, vm.attempts, vm.next_try) = (None, 0, None);
         vms::update(&mut tx, &vm).await.map_err(|e| match e {
-            StoreError::Taken("the name") => ManagerError::conflict(format!("you have another VM named {} by now", vm.name))
-                .hint(format!("rename that one first: gvm rename {} OTHER", vm.name)),
+            StoreError::Taken("the name") => {
+                ManagerError::conflict(format!("you have another VM named {} by now", vm.name))
+                    .hint(format!("rename that one first: gvm rename {} OTHER", vm.name))
+            }
             other => other.into(),
         })?;
         let row = Self::pending(permit, wanted.action(), label, Some(vm.id));
@@ -85,7 +87,8 @@ impl Manager {
             return Err(ManagerError::conflict(format!("VM {name} is deleted")).hint(format!("gvm undelete {name}")));
         }
         let off = |doing: &str| {
-            ManagerError::conflict(format!("VM {name} is not running, so it cannot be {doing}")).hint(format!("gvm start {name}"))
+            ManagerError::conflict(format!("VM {name} is not running, so it cannot be {doing}"))
+                .hint(format!("gvm start {name}"))
         };
         match wanted {
             Wanted::Start => {
@@ -139,7 +142,9 @@ impl Manager {
             }
             Wanted::Undelete => {
                 if vm.undelete_until.is_none() || vm.desired == Desired::Absent {
-                    return Err(ManagerError::conflict(format!("VM {name} cannot be undeleted: it is not within its undelete window")));
+                    return Err(ManagerError::conflict(format!(
+                        "VM {name} cannot be undeleted: it is not within its undelete window"
+                    )));
                 }
                 vm.undelete_until = None;
             }

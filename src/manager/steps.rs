@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use super::domain::{self, Surroundings};
 use super::{Manager, ManagerError, hold, lock};
 use crate::hypervisor::{DomainSpec, ErrorKind, HypervisorError, LiveChange};
-use crate::image::cloudinit::SeedSpec;
 use crate::image::catalogue::base_disk;
+use crate::image::cloudinit::SeedSpec;
 use crate::image::disk;
 use crate::image::sshkey::SshKey;
 use crate::image::{ImageError, ImageErrorKind, seed};
@@ -196,7 +196,10 @@ impl Drop for CopyHold<'_> {
 
 async fn clone_disk(manager: &Manager, vm: &Vm, source: VmId, step: &'static str) -> Done {
     if !lock(&manager.copied).insert(source) {
-        return Err(Failure { is_transient: true, ..Failure::new(step, "another copy of the same machine is being made") });
+        return Err(Failure {
+            is_transient: true,
+            ..Failure::new(step, "another copy of the same machine is being made")
+        });
     }
     let _hold = CopyHold { manager, source };
     // Looked at under the hold: from here on it cannot be started through us.
@@ -213,10 +216,12 @@ async fn ensure_seed(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     let on_store = |error: StoreError| Failure::store(step, &error);
     let secrets = manager.store.secrets(vm.id).await.map_err(on_store)?;
     let secrets = secrets.ok_or_else(|| Failure::new(step, "its keys are missing in the database"))?;
-    let mut keys: Vec<_> = manager.store.keys(vm.owner).await.map_err(on_store)?.into_iter().map(|row| row.key).collect();
+    let mut keys: Vec<_> =
+        manager.store.keys(vm.owner).await.map_err(on_store)?.into_iter().map(|row| row.key).collect();
     let parse = |text: &str| text.parse().map_err(|e| Failure::new(step, format!("a stored key cannot be read: {e}")));
     keys.push(parse(&secrets.login_key_public)?);
-    let host_key = SshKey { private: secrets.host_key_private.clone().into(), public: parse(&secrets.host_key_public)? };
+    let host_key =
+        SshKey { private: secrets.host_key_private.clone().into(), public: parse(&secrets.host_key_public)? };
     let spec = SeedSpec {
         vm: vm.id,
         hostname: vm.name.clone(),

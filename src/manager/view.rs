@@ -89,7 +89,9 @@ impl Manager {
     fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {
         let state = VmState::derive(&vm, observed);
         let detail = match &state {
-            VmState::Failed { .. } => vm.trouble.as_ref().map(|t| format!("{}: {}", t.step, t.message)).unwrap_or_default(),
+            VmState::Failed { .. } => {
+                vm.trouble.as_ref().map(|t| format!("{}: {}", t.step, t.message)).unwrap_or_default()
+            }
             VmState::Degraded { why } | VmState::Unknown { why } => why.clone(),
             VmState::Creating | VmState::Stopping | VmState::Deleting | VmState::Pending => {
                 self.watch.last(vm.id).map(|progress| progress.message).unwrap_or_default()

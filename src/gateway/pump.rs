@@ -10,13 +10,19 @@
 //! at the end of data or at the exit status, only at the close. A side that takes nothing blocks its direction
 //! of this channel; because russh delivers a connection's messages one by one, it soon blocks the connection,
 //! so a channel that is stuck while others wait is closed after a while.
+//!
+//! One thing is held back: the end of a program's output, until its exit status is known. A client that has ended
+//! its input answers the end of the output with a close, and russh confirms a close at once, after which a later
+//! exit status could not be sent any more.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Error, client, server};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::conn::Conn;
 use super::proxy::STDERR;
@@ -27,6 +33,8 @@ const STALL_MAX: Duration = Duration::from_secs(60);
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a client may keep a channel on which it was refused its program.
 const REFUSED_LINGER: Duration = Duration::from_secs(5);
+/// How long the end of a program's output waits for its exit status, where the client may still send input.
+const STATUS_DEADLINE: Duration = Duration::from_secs(2);
 /// How long the last messages of a channel may wait for their session.
 pub(super) const CLOSE_DEADLINE: Duration = Duration::from_secs(10);
 /// Requests of one channel that wait for the guest's answer; a client that asks on regardless is cut off.
@@ -67,10 +75,12 @@ enum Ask {
     Start,
 }
 
-/// The requests that wait for an answer, in order.
+/// What the two directions know of each other: the requests that wait for an answer, in order, and whether the
+/// client has ended its input.
 #[derive(Default)]
 struct Asked {
     queue: Mutex<VecDeque<Ask>>,
+    is_input_over: AtomicBool,
     started: Notify,
     answered: Notify,
     refused: Notify,
@@ -124,7 +134,7 @@ pub(super) async fn run(conn: &Conn, outer: Channel<server::Msg>, inner: Channel
     let asked = Asked::default();
     let end = {
         let up = up(conn, &mut from_client, &inner, &asked);
-        let down = down(conn, &mut from_guest, &outer, handle, &asked);
+        let down = down(conn, &mut from_guest, &outer, handle, kind, &asked);
         tokio::pin!(up, down);
         tokio::select! {
             end = &mut down => end,
@@ -179,6 +189,10 @@ async fn up(conn: &Conn, from: &mut ChannelReadHalf, to: &Inner, asked: &Asked) 
                 }
             }
             ChannelMsg::Close => return End::Client,
+            ChannelMsg::Eof => {
+                asked.is_input_over.store(true, Ordering::Relaxed);
+                to.eof().await
+            }
             other => match request(other, to, asked).await {
                 Ok(sent) => sent,
                 Err(end) => return end,
@@ -193,7 +207,6 @@ async fn up(conn: &Conn, from: &mut ChannelReadHalf, to: &Inner, asked: &Asked) 
 /// Passes one request on. The answers to all but the program's start were given already; see `handler`.
 async fn request(message: ChannelMsg, to: &Inner, asked: &Asked) -> Result<Result<(), Error>, End> {
     Ok(match message {
-        ChannelMsg::Eof => to.eof().await,
         ChannelMsg::ExtendedData { data, ext } => to.extended_data_bytes(ext, data).await,
         ChannelMsg::RequestPty { term, col_width, row_height, pix_width, pix_height, terminal_modes, .. } => {
             asked.ask(Ask::Pty)?;
@@ -223,12 +236,45 @@ async fn request(message: ChannelMsg, to: &Inner, asked: &Asked) -> Result<Resul
     })
 }
 
+/// The end of a program's output, seen and not yet passed on.
+enum HeldEof {
+    No,
+    /// Until then the exit status may come first.
+    Until(Instant),
+}
+
 /// Guest to client.
-async fn down(conn: &Conn, from: &mut ChannelReadHalf, to: &Outer, handle: &server::Handle, asked: &Asked) -> End {
+async fn down(
+    conn: &Conn,
+    from: &mut ChannelReadHalf,
+    to: &Outer,
+    handle: &server::Handle,
+    kind: Kind<'_>,
+    asked: &Asked,
+) -> End {
     let id = to.id();
     let gone = |()| Error::SendError;
+    let mut has_status = matches!(kind, Kind::Stream);
+    let mut held = HeldEof::No;
     loop {
-        let Some(message) = from.wait().await else {
+        let message = match held {
+            HeldEof::Until(limit) if !asked.is_input_over.load(Ordering::Relaxed) => {
+                match tokio::time::timeout_at(limit, from.wait()).await {
+                    Ok(message) => message,
+                    Err(_) if asked.is_input_over.load(Ordering::Relaxed) => continue,
+                    Err(_) => {
+                        held = HeldEof::No;
+                        has_status = true;
+                        if to.eof().await.is_err() {
+                            return End::Client;
+                        }
+                        continue;
+                    }
+                }
+            }
+            _ => from.wait().await,
+        };
+        let Some(message) = message else {
             return End::GuestLost;
         };
         let sent = match message {
@@ -246,9 +292,17 @@ async fn down(conn: &Conn, from: &mut ChannelReadHalf, to: &Outer, handle: &serv
                     Err(end) => return end,
                 }
             }
-            ChannelMsg::Eof => to.eof().await,
-            ChannelMsg::ExitStatus { exit_status } => to.exit_status(exit_status).await,
+            ChannelMsg::Eof if has_status => to.eof().await,
+            ChannelMsg::Eof => {
+                held = HeldEof::Until(Instant::now() + STATUS_DEADLINE);
+                Ok(())
+            }
+            ChannelMsg::ExitStatus { exit_status } => {
+                has_status = true;
+                to.exit_status(exit_status).await
+            }
             ChannelMsg::ExitSignal { signal_name, core_dumped, error_message, lang_tag } => {
+                has_status = true;
                 let sent = handle.exit_signal_request(id, signal_name, core_dumped, error_message, lang_tag);
                 sent.await.map_err(gone)
             }
@@ -277,6 +331,12 @@ async fn down(conn: &Conn, from: &mut ChannelReadHalf, to: &Outer, handle: &serv
         };
         if sent.is_err() {
             return End::Client;
+        }
+        if has_status && matches!(held, HeldEof::Until(_)) {
+            held = HeldEof::No;
+            if to.eof().await.is_err() {
+                return End::Client;
+            }
         }
     }
 }

@@ -2,5 +2,6 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
+mod gateway;
 mod reconcile;
 mod support;

@@ -1,3 +1,4 @@
 //! What tests share.
 
+pub mod ssh;
 pub mod world;

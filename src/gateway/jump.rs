@@ -1,0 +1,141 @@
+//! Jump mode, `ssh -J gateway VM`: a stream to the guest's SSH server. What is in it is between the two ends;
+//! the member logs in to the guest with their own key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use russh::server::{ChannelOpenHandle, Msg};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio_util::bytes::BytesMut;
+
+use super::conn::{ChannelTicket, Conn};
+use super::directory::Refusal;
+use super::guest;
+use super::handler::{CONNECT_FAILED, because};
+use super::pump;
+use super::target::MachineName;
+use crate::api::error::ErrorCode;
+use crate::api::types::{GatewayMode, ResolveTarget};
+
+/// A read while little comes; what an idle jump holds.
+const READ_SMALL: usize = 8 * 1024;
+/// A read while data streams in: as many full packets as a session encrypts in one go.
+const READ_LARGE: usize = 256 * 1024;
+
+/// One jump, from its request to its end.
+pub(super) async fn run(
+    conn: Arc<Conn>,
+    machine: MachineName,
+    channel: Channel<Msg>,
+    reply: ChannelOpenHandle,
+    _ticket: ChannelTicket,
+) {
+    let stream = match reach(&conn, &machine).await {
+        Ok(stream) => stream,
+        Err(refusal) => {
+            tracing::info!(vm = %machine, code = ?refusal.code, message = %refusal, "jump refused");
+            reply.reject(because(CONNECT_FAILED, refusal.line())).await;
+            return;
+        }
+    };
+    // Only now: the guest speaks first, and its greeting may not overtake the confirmation.
+    reply.accept().await;
+    let (from_guest, to_guest) = tokio::io::split(stream);
+    let (from_client, to_client) = channel.split();
+    let is_half_closed = AtomicBool::new(false);
+    let down = down(&conn, from_guest, &to_client, &is_half_closed);
+    let up = up(&conn, from_client, to_guest, &is_half_closed);
+    tokio::pin!(down, up);
+    tokio::select! {
+        () = &mut up => {}
+        half = &mut down => match half {
+            // The guest has said everything; the client may not have.
+            Half::Ended => up.await,
+            Half::Closed => {}
+        },
+    }
+    let _ = tokio::time::timeout(pump::CLOSE_DEADLINE, to_client.close()).await;
+}
+
+async fn reach(conn: &Arc<Conn>, machine: &MachineName) -> Result<Box<dyn super::dial::GuestStream>, Refusal> {
+    let member = conn.member().ok_or_else(|| Refusal::new(ErrorCode::Internal, "nobody is logged in"))?;
+    let ask = ResolveTarget {
+        public_key: member.key.clone(),
+        vm: machine.to_string(),
+        guest_user: None,
+        mode: GatewayMode::Jump,
+        peer: conn.peer.ip().to_string(),
+    };
+    let target = conn.shared.directory.resolve(&ask).await?;
+    let stream = guest::dial(conn, &target).await?;
+    tracing::info!(user = %member.user, vm = %target.label, vm_id = %target.vm_id, mode = "jump", "connected to the machine");
+    Ok(stream)
+}
+
+/// How the guest's direction came to its end.
+enum Half {
+    /// All was said; the client's direction goes on.
+    Ended,
+    /// Both directions are over.
+    Closed,
+}
+
+/// Guest to client.
+async fn down(
+    conn: &Conn,
+    mut from: impl AsyncRead + Unpin,
+    to: &ChannelWriteHalf<Msg>,
+    is_half_closed: &AtomicBool,
+) -> Half {
+    let mut buffer = BytesMut::new();
+    let mut size = READ_SMALL;
+    loop {
+        buffer.reserve(size);
+        let read = match from.read_buf(&mut buffer).await {
+            Ok(0) => break,
+            Ok(read) => read,
+            Err(error) => {
+                tracing::debug!(%error, "the machine's end of a jump broke");
+                return Half::Closed;
+            }
+        };
+        size = if read >= size { (size * 4).min(READ_LARGE) } else { read.max(READ_SMALL).next_power_of_two() };
+        conn.note_progress();
+        tokio::select! {
+            biased;
+            sent = to.data_bytes(buffer.split().freeze()) => if sent.is_err() {
+                return Half::Closed;
+            },
+            () = pump::is_stuck(conn) => return Half::Closed,
+        }
+    }
+    let is_sent = to.eof().await.is_ok();
+    if is_half_closed.swap(true, Ordering::AcqRel) || !is_sent { Half::Closed } else { Half::Ended }
+}
+
+/// Client to guest. After the client's end of data it still listens, for the close.
+async fn up(conn: &Conn, mut from: ChannelReadHalf, mut to: impl AsyncWrite + Unpin, is_half_closed: &AtomicBool) {
+    loop {
+        match from.wait().await {
+            Some(ChannelMsg::Data { data }) => {
+                conn.note_progress();
+                tokio::select! {
+                    biased;
+                    sent = to.write_all(&data) => if sent.is_err() {
+                        return;
+                    },
+                    () = pump::is_stuck(conn) => return,
+                }
+            }
+            Some(ChannelMsg::Eof) => {
+                let is_sent = to.shutdown().await.is_ok();
+                if is_half_closed.swap(true, Ordering::AcqRel) || !is_sent {
+                    return;
+                }
+            }
+            Some(ChannelMsg::Close) | None => return,
+            Some(_) => {}
+        }
+    }
+}

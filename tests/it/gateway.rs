@@ -1,0 +1,8 @@
+//! The SSH gateway, driven by the real OpenSSH clients against a real OpenSSH server.
+
+mod errors;
+mod forwards;
+mod keys;
+mod limits;
+mod sessions;
+mod transfers;

@@ -1,5 +1,7 @@
 //! Client of the API over the manager's unix socket.
 
+pub mod console;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use super::types::EventView;
 
 /// How long one request may take; streams are apart.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
+/// How long the head of a stream may take.
+const STREAM_DEADLINE: Duration = Duration::from_secs(10);
 /// Longest line of the event stream that is kept; a longer one ends the stream.
 const EVENT_LINE_MAX: usize = 64 * 1024;
 
@@ -31,9 +35,15 @@ pub enum ClientError {
         #[source]
         source: std::io::Error,
     },
-    /// The connection broke or the answer makes no sense.
-    #[error("the answer of the gvm manager was cut short or cannot be read")]
+    /// The connection broke, or the answer did not come in time.
+    #[error("the answer of the gvm manager was cut short or did not come in time")]
     Broken(#[source] reqwest::Error),
+    /// The answer is not of the kind that was expected.
+    #[error("the answer of the gvm manager cannot be read")]
+    Garbled(#[source] serde_json::Error),
+    /// A console could not be opened, for a reason that is not an answer of the manager.
+    #[error("the console of the gvm manager cannot be opened: {0}")]
+    Upgrade(String),
     /// A message of the stream cannot be read.
     #[error("the gvm manager sent an event that cannot be read: {0}")]
     Event(String),
@@ -44,10 +54,25 @@ impl ClientError {
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Api(body) => body.code,
-            Self::Unreachable { .. } | Self::Broken(_) => ErrorCode::Unavailable,
-            Self::Event(_) => ErrorCode::Internal,
+            Self::Unreachable { .. } | Self::Broken(_) | Self::Upgrade(_) => ErrorCode::Unavailable,
+            Self::Garbled(_) | Self::Event(_) => ErrorCode::Internal,
         }
     }
+
+    /// True where the same call may succeed in a moment: the manager is down or on its way up.
+    pub const fn is_passing(&self) -> bool {
+        matches!(self.code(), ErrorCode::Unavailable)
+    }
+}
+
+/// One segment of a path, percent-encoded.
+pub fn segment(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
 }
 
 /// A connection pool to one manager.
@@ -77,7 +102,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.call(Method::GET, path, None::<&()>).await
+        self.call(Method::GET, path, None::<&()>, REQUEST_DEADLINE).await
     }
 
     /// `POST path` with a JSON body.
@@ -85,7 +110,20 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn post<B: Serialize + Sync, T: DeserializeOwned>(&self, path: &str, body: &B) -> Result<T, ClientError> {
-        self.call(Method::POST, path, Some(body)).await
+        self.post_within(path, body, REQUEST_DEADLINE).await
+    }
+
+    /// `POST path` with a JSON body, for work that the manager does before it answers.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn post_within<B: Serialize + Sync, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        deadline: Duration,
+    ) -> Result<T, ClientError> {
+        self.call(Method::POST, path, Some(body), deadline).await
     }
 
     /// `PATCH path` with a JSON body.
@@ -97,7 +135,7 @@ impl Client {
         path: &str,
         body: &B,
     ) -> Result<T, ClientError> {
-        self.call(Method::PATCH, path, Some(body)).await
+        self.call(Method::PATCH, path, Some(body), REQUEST_DEADLINE).await
     }
 
     /// `DELETE path`.
@@ -105,7 +143,7 @@ impl Client {
     /// # Errors
     /// See [`ClientError`].
     pub async fn delete<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.call(Method::DELETE, path, None::<&()>).await
+        self.call(Method::DELETE, path, None::<&()>, REQUEST_DEADLINE).await
     }
 
     /// The body of `GET path` as text.
@@ -126,7 +164,12 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<EventView, ClientError>> + Send + Unpin + use<>, ClientError> {
-        let answer = self.send(self.request(Method::GET, path)).await?;
+        // Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
+        let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
+        let answer = asked.map_err(|_| ClientError::Unreachable {
+            socket: self.socket.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })??;
         let state = (Box::pin(answer.bytes_stream()), Vec::new());
         Ok(Box::pin(futures_util::stream::try_unfold(state, |(mut bytes, mut held)| async move {
             loop {
@@ -149,12 +192,16 @@ impl Client {
         method: Method,
         path: &str,
         body: Option<&B>,
+        deadline: Duration,
     ) -> Result<T, ClientError> {
-        let mut request = self.request(method, path).timeout(REQUEST_DEADLINE);
+        let mut request = self.request(method, path).timeout(deadline);
         if let Some(body) = body {
             request = request.json(body);
         }
-        self.send(request).await?.json().await.map_err(ClientError::Broken)
+        let text = self.send(request).await?.bytes().await.map_err(ClientError::Broken)?;
+        // An answer without a body (204) reads as null.
+        let text: &[u8] = if text.is_empty() { b"null" } else { &text };
+        serde_json::from_slice(text).map_err(ClientError::Garbled)
     }
 
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
@@ -169,12 +216,7 @@ impl Client {
         }
         let status = answer.status();
         let text = answer.text().await.map_err(ClientError::Broken)?;
-        Err(ClientError::Api(serde_json::from_str(&text).unwrap_or_else(|_| ErrorBody {
-            code: if status.is_server_error() { ErrorCode::Internal } else { ErrorCode::Invalid },
-            message: format!("the manager answered {status}: {}", text.chars().take(200).collect::<String>()),
-            hint: None,
-            request_id: None,
-        })))
+        Err(refusal(status.as_u16(), text.as_bytes()))
     }
 
     fn unreachable(&self, error: reqwest::Error) -> ClientError {
@@ -190,6 +232,19 @@ impl Client {
         }
         ClientError::Broken(error)
     }
+}
+
+/// The error of an answer that is not a success; what is not of our kind is quoted.
+fn refusal(status: u16, body: &[u8]) -> ClientError {
+    ClientError::Api(serde_json::from_slice(body).unwrap_or_else(|_| {
+        let text: String = String::from_utf8_lossy(body).chars().take(200).collect();
+        ErrorBody {
+            code: ErrorCode::of_status(status),
+            message: format!("the manager answered {status} {}", text.trim()).trim_end().to_owned(),
+            hint: None,
+            request_id: None,
+        }
+    }))
 }
 
 /// Takes the first complete server-sent event out of `held`; comments and unknown events are passed over.
@@ -217,4 +272,33 @@ fn take_event(held: &mut Vec<u8>) -> Result<Option<EventView>, ClientError> {
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_segments_are_encoded() {
+        assert_eq!(segment("dev.alice-1"), "dev.alice-1");
+        assert_eq!(segment("SHA256:a/b+c"), "SHA256%3Aa%2Fb%2Bc");
+        assert_eq!(segment("../x"), "..%2Fx");
+    }
+
+    #[test]
+    fn events_are_taken_one_by_one_and_comments_passed_over() {
+        let event = r#"{"vm_id":"1","vm":"dev","at":"t","stage":"disk","message":"m","state":"creating"}"#;
+        let mut held = format!(": hello\n\nevent: progress\ndata: {event}\n\nevent: lagged\ndata: 3\n\nevent: pro");
+        let mut held = std::mem::take(&mut held).into_bytes();
+        assert_eq!(take_event(&mut held).unwrap().unwrap().stage, "disk");
+        assert_eq!(take_event(&mut held).unwrap().unwrap().stage, "lagged");
+        assert_eq!(take_event(&mut held).unwrap(), None);
+        assert_eq!(held, b"event: pro");
+    }
+
+    #[test]
+    fn an_answer_that_is_not_ours_is_quoted_under_the_code_of_its_status() {
+        let ClientError::Api(body) = refusal(404, b"<html>no") else { panic!() };
+        assert_eq!((body.code, body.message.as_str()), (ErrorCode::NotFound, "the manager answered 404 <html>no"));
+    }
 }

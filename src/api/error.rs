@@ -41,6 +41,19 @@ impl ErrorCode {
         }
     }
 
+    /// The code that fits an HTTP status best, for answers that carry none.
+    pub const fn of_status(status: u16) -> Self {
+        match status {
+            401 | 403 => Self::Denied,
+            404 | 410 => Self::NotFound,
+            409 => Self::Conflict,
+            429 => Self::TooMuch,
+            502..=504 => Self::Unavailable,
+            400..=499 => Self::Invalid,
+            _ => Self::Internal,
+        }
+    }
+
     /// The exit code of the command line.
     pub const fn exit_code(self) -> u8 {
         match self {

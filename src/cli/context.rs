@@ -1,0 +1,26 @@
+//! What every command that talks to the manager is given.
+
+use super::error::CliResult;
+use super::output::Output;
+use super::vm_ref::VmRef;
+use crate::api::client::Client;
+use crate::api::types::VmView;
+
+/// The manager and the terminal.
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// The manager.
+    pub client: Client,
+    /// The terminal.
+    pub out: Output,
+}
+
+impl Context {
+    /// A machine as it stands now.
+    ///
+    /// # Errors
+    /// When there is none of that name, or the manager cannot be asked.
+    pub async fn vm(&self, vm: &VmRef) -> CliResult<VmView> {
+        Ok(self.client.get(&vm.path()).await?)
+    }
+}

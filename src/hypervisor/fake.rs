@@ -152,7 +152,12 @@ impl FakeHypervisor {
 
     /// Ends a shutdown that lingers.
     pub fn finish_shutdown(&self, vm: VmId) {
-        self.outside(vm, |domain| domain.end(Power::Off));
+        self.outside(vm, world::FakeDomain::end_by_guest);
+    }
+
+    /// The guest shuts itself down.
+    pub fn power_off_inside(&self, vm: VmId) {
+        self.outside(vm, world::FakeDomain::end_by_guest);
     }
 
     /// Somebody else ends the domain (`virsh destroy`, the OOM killer).

@@ -16,7 +16,7 @@ pub struct ProfileFile {
     pub inherits: Option<ProfileName>,
     /// One line for people.
     pub description: Option<String>,
-    /// Name of the image.
+    /// Name of the image; left out, and ignored where inherited, with `boot = "firmware"`.
     pub image: Option<ImageName>,
     /// How it boots.
     pub boot: Option<Boot>,
@@ -53,8 +53,8 @@ pub struct Profile {
     pub name: ProfileName,
     /// One line for people.
     pub description: String,
-    /// Name of the image.
-    pub image: ImageName,
+    /// Name of the image; `None` exactly where `boot` is [`Boot::Firmware`].
+    pub image: Option<ImageName>,
     /// How it boots.
     pub boot: Boot,
     /// Virtual CPUs.
@@ -190,6 +190,10 @@ impl Profile {
         caps.check().map_err(|e| wrong("caps", e.to_string()))?;
         let gpus = file.gpu.unwrap_or_default().iter().map(|g| g.parse()).collect::<Result<Vec<GpuRequest>, _>>();
         let boot = file.boot.unwrap_or_default();
+        let image = match boot {
+            Boot::Firmware => None,
+            Boot::Uefi | Boot::Kernel => Some(file.image.ok_or_else(|| missing("image"))?),
+        };
         let secure_boot = file.secure_boot.unwrap_or(false);
         if secure_boot && boot != Boot::Uefi {
             return Err(wrong("secure_boot", "needs boot = \"uefi\"".to_owned()));
@@ -200,7 +204,7 @@ impl Profile {
         }
         Ok(Self {
             description: file.description.unwrap_or_default(),
-            image: file.image.ok_or_else(|| missing("image"))?,
+            image,
             boot,
             vcpus,
             memory: size("memory", file.memory)?,
@@ -245,6 +249,14 @@ mod tests {
         let child = check(&[BASE, ("big", "inherits='base'\nmemory='8G'\ncaps.disk_iops=500")], "big").unwrap();
         assert_eq!((child.vcpus, child.memory), (2, Mib(8192)));
         assert_eq!((child.caps.cpu_percent, child.caps.disk_iops), (Some(200), Some(500)));
+    }
+
+    #[test]
+    fn only_firmware_boots_without_an_image() {
+        let shape = "cpus=1\nmemory='64M'\ndisk='1G'\n";
+        assert_eq!(check(&[("f", &format!("{shape}boot='firmware'"))], "f").unwrap().image, None);
+        let fault = check(&[("k", &format!("{shape}boot='kernel'"))], "k").unwrap_err();
+        assert_eq!(fault, "profile k does not say its image; add `image = ...`");
     }
 
     #[test]

@@ -72,8 +72,14 @@ pub struct ObservedDomain {
     pub caps: Caps,
     /// Present vCPUs.
     pub vcpus: u32,
+    /// vCPUs that can be plugged up to.
+    pub max_vcpus: u32,
     /// Present memory.
     pub memory: Mib,
+    /// Memory that can be plugged up to; equal to `memory` where none can.
+    pub max_memory: Mib,
+    /// True where it is off because its guest shut itself down, not because of us, a crash or the host.
+    pub is_off_by_guest: bool,
     /// PCI addresses of host devices in the live description.
     pub hostdevs: Vec<String>,
     /// True where it runs on hardware virtualisation, false under software emulation.
@@ -178,10 +184,13 @@ impl VmState {
                 why: "held because a disk write failed: the host's storage is full or broken".to_owned(),
             };
         }
-        if vm.trouble.is_some() {
-            return Self::Failed { retry_at: vm.next_try };
-        }
         let power = observed.power();
+        if let Some(trouble) = &vm.trouble {
+            return match (vm.desired, power) {
+                (Desired::Running, Some(Power::Running)) => Self::Degraded { why: trouble.message.clone() },
+                _ => Self::Failed { retry_at: vm.next_try.filter(|_| !trouble.is_final) },
+            };
+        }
         match vm.desired {
             Desired::Absent => Self::Deleting,
             Desired::Stopped if observed.is_active() => Self::Stopping,

@@ -9,6 +9,7 @@ use super::id::{HostId, ImageId, UserId, VmId};
 use super::image::Boot;
 use super::name::{GuestUser, ImageName, ProfileName, Tag, VmName};
 use super::network::{GuestAddress, MacAddress};
+use super::state::FirstBoot;
 use super::units::{Mib, Seconds};
 
 /// What the owner wants of a machine: the only thing about it that a person changes directly.
@@ -41,15 +42,23 @@ impl Generation {
     }
 }
 
+/// One version of an image, as a machine refers to it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ImageRef {
+    /// The image's name, for people.
+    pub name: ImageName,
+    /// The version that the machine was cloned from.
+    pub id: ImageId,
+}
+
 /// The shape of a machine and everything else that was asked for at create.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VmSpec {
     /// The profile it was made from.
     pub profile: ProfileName,
-    /// The image's name, for people.
-    pub image_name: ImageName,
-    /// The version of the image it was cloned from.
-    pub image: ImageId,
+    /// The image it was cloned from; `None` only with [`Boot::Firmware`], whose machines hold no system.
+    #[serde(default)]
+    pub image: Option<ImageRef>,
     /// How it boots.
     pub boot: Boot,
     /// Number of virtual CPUs.
@@ -134,8 +143,10 @@ pub struct Vm {
     pub is_force_stop: bool,
     /// When the reconciler first asked the guest to shut down for the present stop.
     pub stop_asked_at: Option<Timestamp>,
-    /// When the present start was last carried out.
+    /// When the present start was last carried out; `None` while it should be off.
     pub started_at: Option<Timestamp>,
+    /// The host's boot id at that start.
+    pub started_boot: Option<String>,
     /// The choices of admission.
     pub placement: Placement,
     /// Labels.
@@ -146,6 +157,8 @@ pub struct Vm {
     pub attempts: u32,
     /// Not to be tried before.
     pub next_try: Option<Timestamp>,
+    /// How far its first boot came.
+    pub first_boot: FirstBoot,
     /// When it was made.
     pub created_at: Timestamp,
     /// Set by `delete`: until then `undelete` brings it back.

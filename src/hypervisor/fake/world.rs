@@ -41,6 +41,7 @@ pub(super) struct FakeDomain {
     config: Numbers,
     live: Option<Numbers>,
     pub power: Power,
+    pub is_off_by_guest: bool,
     pub root_disk: Mib,
     pub asks: u32,
     pub console: CancellationToken,
@@ -129,6 +130,7 @@ impl World {
                     config: numbers,
                     live: None,
                     power: Power::Off,
+                    is_off_by_guest: false,
                     root_disk: Mib(1024),
                     asks: 0,
                     console: CancellationToken::new(),
@@ -153,6 +155,7 @@ impl World {
         if !is_active(&domain.power) {
             domain.live = Some(domain.config.clone());
             domain.power = Power::Running;
+            domain.is_off_by_guest = false;
             domain.asks = 0;
         }
         Ok(())
@@ -170,8 +173,8 @@ impl World {
             return Ok(());
         }
         match guest {
-            Guest::Obedient => domain.end(Power::Off),
-            Guest::AfterAsks(asks) if domain.asks >= asks => domain.end(Power::Off),
+            Guest::Obedient => domain.end_by_guest(),
+            Guest::AfterAsks(asks) if domain.asks >= asks => domain.end_by_guest(),
             Guest::Lingering => domain.power = Power::ShuttingDown,
             Guest::Deaf | Guest::AfterAsks(_) => {}
         }
@@ -226,6 +229,11 @@ impl FakeDomain {
         self.console.cancel();
     }
 
+    pub(super) fn end_by_guest(&mut self) {
+        self.end(Power::Off);
+        self.is_off_by_guest = true;
+    }
+
     pub(super) fn observed(&self) -> Observed {
         let numbers = self.live.as_ref().unwrap_or(&self.config);
         let hostdevs = if self.live.is_some() { self.spec.hostdevs.as_slice() } else { &[] };
@@ -234,7 +242,10 @@ impl FakeDomain {
             shape: self.spec.shape(),
             caps: numbers.caps.clone(),
             vcpus: numbers.vcpus,
+            max_vcpus: self.spec.max_vcpus,
             memory: numbers.memory,
+            max_memory: self.spec.max_memory.unwrap_or(numbers.memory),
+            is_off_by_guest: self.is_off_by_guest,
             hostdevs: hostdevs.iter().map(ToString::to_string).collect(),
             is_accelerated: self.spec.accelerator.is_kvm(),
         })

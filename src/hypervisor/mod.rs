@@ -10,6 +10,7 @@
 
 pub mod fake;
 mod wake;
+mod xml;
 
 use std::fmt;
 use std::path::PathBuf;

@@ -23,8 +23,8 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error as TemplateError, ErrorKind as TemplateErrorKind, UndefinedBehavior};
 use serde::Serialize;
 
-pub(super) use self::network::{DescribedNetwork, HostEntry, host_entry, network, read_network};
-pub(super) use self::read::{Description, cpus_of_node, read_domain};
+pub(super) use self::network::{HostEntry, host_entry, network, read_network};
+pub(super) use self::read::{Description, cpus_of_node, machine_type, read_domain};
 pub(super) use self::view::{CPU_PERIOD_US, Site, cpu_quota_us, net_average};
 use super::{DomainSpec, ErrorKind, HypervisorError, Result};
 use crate::model::caps::Caps;

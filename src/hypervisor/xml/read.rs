@@ -339,6 +339,15 @@ pub(in crate::hypervisor) fn read_domain(xml: &str) -> Result<Description> {
     })
 }
 
+/// The versioned machine type that libvirt's domain capabilities are about.
+pub(in crate::hypervisor) fn machine_type(capabilities: &str) -> Result<String> {
+    #[derive(Deserialize)]
+    struct DomainCapabilitiesXml {
+        machine: String,
+    }
+    parse::<DomainCapabilitiesXml>(capabilities).map(|capabilities| capabilities.machine)
+}
+
 /// The CPUs of a NUMA node, such as `0,1,32,33`, out of libvirt's capabilities.
 pub(in crate::hypervisor) fn cpus_of_node(capabilities: &str, node: u32) -> Result<Option<String>> {
     #[derive(Deserialize)]

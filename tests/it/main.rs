@@ -8,3 +8,6 @@
     clippy::print_stderr,
     clippy::print_stdout
 )]
+
+mod hypervisor;
+mod support;

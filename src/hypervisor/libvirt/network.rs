@@ -95,6 +95,15 @@ fn layers(network: &Network, doing: &str) -> Result<Vec<Layer>> {
     Ok(if network.is_active().said(doing)? { vec![STORED, RUNNING] } else { vec![STORED] })
 }
 
+fn hosts(network: &Network, layer: &Layer, doing: &str) -> Result<Vec<HostEntry>> {
+    let xml = match network.xml_desc(layer.read) {
+        // In-process drivers have one layer.
+        Err(error) if is(&error, ErrorNumber::InvalidArg) => network.xml_desc(0),
+        xml => xml,
+    };
+    Ok(read_network(&xml.said(doing)?)?.hosts)
+}
+
 fn update(network: &Network, command: u32, entry: &str, layer: &Layer, doing: &str) -> Result<()> {
     let section = sys::VIR_NETWORK_SECTION_IP_DHCP_HOST;
     network.update(command, section, ANY_PLACE, entry.trim(), layer.update).map(|_| ()).said(doing)
@@ -114,7 +123,7 @@ pub(super) fn ensure_host_entry(
     let wanted = HostEntry { mac: Some(mac), address: Some(address), name: name.to_owned() };
     let entry = xml::host_entry(&shared.templates, mac, Some((address, name)))?;
     for layer in layers(&network, &doing)? {
-        let hosts = read_network(&network.xml_desc(layer.read).said(&doing)?)?.hosts;
+        let hosts = hosts(&network, &layer, &doing)?;
         if hosts.contains(&wanted) {
             continue;
         }
@@ -145,7 +154,7 @@ pub(super) fn ensure_host_entry_gone(
     let Some(network) = lookup(conn, name_of_network, &doing)? else { return Ok(()) };
     let entry = xml::host_entry(&shared.templates, mac, None)?;
     for layer in layers(&network, &doing)? {
-        let hosts = read_network(&network.xml_desc(layer.read).said(&doing)?)?.hosts;
+        let hosts = hosts(&network, &layer, &doing)?;
         if hosts.iter().any(|host| host.mac == Some(mac)) {
             update(&network, sys::VIR_NETWORK_UPDATE_COMMAND_DELETE, &entry, &layer, &doing)?;
         }

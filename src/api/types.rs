@@ -383,8 +383,6 @@ pub struct Me {
 pub struct SshInfo {
     /// Machine's name.
     pub vm: String,
-    /// Machine's id.
-    pub vm_id: String,
     /// Owner's login.
     pub owner: String,
     /// Login inside.

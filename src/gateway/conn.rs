@@ -113,9 +113,8 @@ impl Conn {
     /// Lets one more channel in, until the ticket is dropped.
     pub fn admit_channel(self: &Arc<Self>) -> Option<ChannelTicket> {
         let limit = self.shared.settings.limits.channels;
-        let admitted = self.channels.try_update(Ordering::AcqRel, Ordering::Acquire, |open| {
-            (open < limit).then_some(open + 1)
-        });
+        let admitted =
+            self.channels.try_update(Ordering::AcqRel, Ordering::Acquire, |open| (open < limit).then_some(open + 1));
         admitted.ok()?;
         self.opened.fetch_add(1, Ordering::Relaxed);
         Some(ChannelTicket { conn: Arc::clone(self) })

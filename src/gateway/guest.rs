@@ -218,7 +218,10 @@ async fn enter(conn: &Arc<Conn>, target: &Target, key: PrivateKey) -> Result<Gue
             tracing::error!(vm = %target.label, address = %target.address, "the machine shows a foreign host key");
             Refusal::new(
                 ErrorCode::Unavailable,
-                format!("{} shows another host key than the one it was made with; it is not logged in to", target.label),
+                format!(
+                    "{} shows another host key than the one it was made with; it is not logged in to",
+                    target.label
+                ),
             )
             .hint("if its keys were renewed inside, put the old ones back; else something else answers in its place")
         }
@@ -305,8 +308,7 @@ impl client::Handler for Inside {
     ) -> Result<(), Error> {
         if let Some(outer) = self.conn.handle().cloned() {
             let (address, origin) = (address.to_owned(), originator_address.to_owned());
-            let open =
-                async move { outer.channel_open_forwarded_tcpip(address, port, origin, originator_port).await };
+            let open = async move { outer.channel_open_forwarded_tcpip(address, port, origin, originator_port).await };
             self.relay(open, channel, reply);
         }
         Ok(())

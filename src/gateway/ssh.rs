@@ -40,13 +40,8 @@ const USER_KEYS: &[Algorithm] = &[
 ];
 
 /// Towards guests: the cipher that processors have instructions for goes first.
-const GUEST_CIPHERS: &[cipher::Name] = &[
-    cipher::AES_256_GCM,
-    cipher::AES_128_GCM,
-    cipher::CHACHA20_POLY1305,
-    cipher::AES_256_CTR,
-    cipher::AES_128_CTR,
-];
+const GUEST_CIPHERS: &[cipher::Name] =
+    &[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::CHACHA20_POLY1305, cipher::AES_256_CTR, cipher::AES_128_CTR];
 /// Towards clients, whose order decides.
 const CLIENT_CIPHERS: &[cipher::Name] = &[
     cipher::CHACHA20_POLY1305,
@@ -135,11 +130,7 @@ pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
-        preferred: Preferred {
-            key: Cow::Owned(kinds),
-            cipher: Cow::Borrowed(GUEST_CIPHERS),
-            ..Preferred::DEFAULT
-        },
+        preferred: Preferred { key: Cow::Owned(kinds), cipher: Cow::Borrowed(GUEST_CIPHERS), ..Preferred::DEFAULT },
         inactivity_timeout: None,
         keepalive_interval: Some(KEEPALIVE),
         keepalive_max: KEEPALIVES_MAX,

@@ -8,8 +8,12 @@
 //! The port speaks in model terms: no XML, no flags and no `virt` type crosses it. Only this folder names
 //! `virt` and `quick_xml`. `unsafe` is used here alone, for the calls of libvirt that `virt` does not wrap.
 
+mod events;
 pub mod fake;
+pub mod libvirt;
+mod raw;
 mod wake;
+mod xml;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -284,8 +288,8 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Starts a defined domain. Success where it is active already (running, paused or shutting down).
     async fn start(&self, vm: VmId) -> Result<()>;
 
-    /// Asks the guest to shut down, by guest agent where it answers, else by the power button. Returns once the
-    /// request was handed over; asking again is the caller's part. Success where it is off.
+    /// Asks the guest to shut down: by the power button, and by its guest agent too where that is connected. Returns
+    /// once the request was handed over; asking again is the caller's part. Success where it is off.
     async fn shutdown(&self, vm: VmId) -> Result<()>;
 
     /// Ends it at once. Success where it is off or missing.

@@ -3,5 +3,6 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
 mod gateway;
+mod hypervisor;
 mod reconcile;
 mod support;

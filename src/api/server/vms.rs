@@ -180,7 +180,6 @@ pub async fn ssh(State(shared): State<Shared>, caller: Caller, Path(vm): Path<St
     let host = shared.manager.config().gateway.host.clone();
     Ok(Json(SshInfo {
         vm: vm.name.to_string(),
-        vm_id: vm.id.to_string(),
         owner,
         guest_user: vm.spec.guest_user.to_string(),
         host_keys: vec![host_key],

@@ -72,7 +72,8 @@ async fn channels_are_limited_with_a_reason() {
     let world = World::with(Wanted { limits, ..Wanted::default() }).await;
     let port = crate::support::ssh::free_port();
     let forward = format!("{port}:localhost:{}", world.guest.port);
-    let command = format!("python3 -c 'import socket; print(socket.create_connection((\"127.0.0.1\",{port})).recv(9))'");
+    let command =
+        format!("python3 -c 'import socket; print(socket.create_connection((\"127.0.0.1\",{port})).recv(9))'");
     let done = world.ssh(&["-L", &forward, "dev@gw", &command]).await;
     assert!(done.stderr.contains("gvm: this connection has 1 channels already"), "{done:?}");
 }
@@ -92,16 +93,13 @@ async fn idle_connections_end_and_keepalives_do_not_count() {
 async fn stopping_lets_sessions_finish_and_tells_the_others() {
     let mut world = World::with(Wanted { drain: Duration::from_secs(3), ..Wanted::default() }).await;
     let stop = world.stop.clone();
-    let (short, long, ()) = tokio::join!(
-        world.ssh(&["dev@gw", "sleep 2; echo finished"]),
-        world.ssh(&["dev@gw", "sleep 60"]),
-        async {
+    let (short, long, ()) =
+        tokio::join!(world.ssh(&["dev@gw", "sleep 2; echo finished"]), world.ssh(&["dev@gw", "sleep 60"]), async {
             tokio::time::sleep(Duration::from_millis(1000)).await;
             stop.cancel();
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert!(TcpStream::connect(world.address).await.is_err(), "it still listens");
-        }
-    );
+        });
     assert_eq!(short.ok().out(), "finished\n");
     assert!(long.stderr.contains("gvm: the gateway is being stopped"), "{long:?}");
     tokio::time::timeout(Duration::from_secs(8), &mut world.serving).await.expect("it goes on").unwrap();

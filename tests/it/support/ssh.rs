@@ -67,7 +67,8 @@ impl Directory for Book {
         self.check()?;
         self.asked.lock().unwrap().push(ask.clone());
         let found = self.machines.lock().unwrap().get(&ask.vm).cloned();
-        found.unwrap_or_else(|| Err(body(ErrorCode::NotFound, &format!("there is no machine {}", ask.vm), None)))
+        found
+            .unwrap_or_else(|| Err(body(ErrorCode::NotFound, &format!("there is no machine {}", ask.vm), None)))
             .map_err(Refusal::from)
     }
 

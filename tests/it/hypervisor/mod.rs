@@ -1,0 +1,8 @@
+//! The port to the hypervisor: one contract for the fake, libvirt's test driver and a real libvirtd; then what only the
+//! real one can show.
+
+mod contract;
+mod faults;
+mod life;
+mod outage;
+mod samples;

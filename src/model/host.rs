@@ -70,6 +70,17 @@ pub struct HostFacts {
     pub users: BTreeMap<String, bool>,
 }
 
+/// What the hypervisor says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HypervisorVersions {
+    /// Connection URI.
+    pub uri: String,
+    /// libvirt's version.
+    pub libvirt: Version,
+    /// QEMU's version as libvirt knows it.
+    pub qemu: Version,
+}
+
 /// An installed program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Program {

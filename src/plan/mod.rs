@@ -1,1 +1,4 @@
 //! What to do next: pure functions over the model.
+
+pub mod doctor;
+pub mod subnet;

@@ -17,12 +17,12 @@ use tokio_util::sync::CancellationToken;
 use crate::api::server;
 use crate::auth::peercred::Peers;
 use crate::config::Config;
-use crate::host;
+use crate::host::{HostRoot, facts};
 use crate::hypervisor::Hypervisor;
-use crate::hypervisor::libvirt::Libvirt;
+use crate::hypervisor::libvirt::{Libvirt, LibvirtOptions};
 use crate::image::catalogue;
 use crate::image::layout::Layout;
-use crate::manager::{HostFacts, Manager, reconciler};
+use crate::manager::{Manager, ThisHost, reconciler};
 use crate::model::host::{Accelerator, Capacity};
 use crate::model::id::HostId;
 use crate::model::units::Mib;
@@ -41,11 +41,9 @@ const STATE_MODE: u32 = 0o711;
 /// Says what is missing or in the way, and what to do.
 pub async fn run(config: Config) -> Result<()> {
     let state_dir = config.manager.state_dir.clone();
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(STATE_MODE)
-        .create(&state_dir)
-        .with_context(|| format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display()))?;
+    std::fs::DirBuilder::new().recursive(true).mode(STATE_MODE).create(&state_dir).with_context(|| {
+        format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display())
+    })?;
     let _lock = take_lock(&state_dir)?;
     let layout = Layout::new(state_dir.clone());
     let store = Store::open(&state_dir.join("gvm.db")).await?;
@@ -53,11 +51,15 @@ pub async fn run(config: Config) -> Result<()> {
     if swept > 0 {
         tracing::info!(swept, "removed what unfinished imports had left");
     }
-    let templates = config.manager.config_dir.join("templates");
-    let hypervisor: Arc<dyn Hypervisor> = Libvirt::connect(&config.manager.libvirt_uri, Some(templates))?;
-    let facts = host_facts(&config, &store).await?;
+    let root = HostRoot::default();
+    let hypervisor: Arc<dyn Hypervisor> = Libvirt::connect(LibvirtOptions {
+        templates: Some(config.manager.config_dir.join("templates")),
+        default_cpu_shares: root.default_cpu_weight(),
+        ..LibvirtOptions::new(config.manager.libvirt_uri.clone())
+    })?;
+    let host = this_host(&config, &store, &root).await?;
     let stop = CancellationToken::new();
-    let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, facts, stop.clone());
+    let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, host, stop.clone());
 
     let listener = bind(&config)?;
     let router = server::router(manager.clone(), Peers::new(&config, store.clone()));
@@ -78,7 +80,10 @@ pub async fn run(config: Config) -> Result<()> {
         manager.drain().await;
     });
     if drained.await.is_err() {
-        tracing::warn!("something did not come to its end within {} s; it is taken up again at the next start", DRAIN.as_secs());
+        tracing::warn!(
+            "something did not come to its end within {} s; it is taken up again at the next start",
+            DRAIN.as_secs()
+        );
     }
     store.close().await;
     let _ = std::fs::remove_file(&config.manager.socket);
@@ -99,7 +104,7 @@ fn take_lock(state_dir: &Path) -> Result<Flock<File>> {
     })
 }
 
-async fn host_facts(config: &Config, store: &Store) -> Result<HostFacts> {
+async fn this_host(config: &Config, store: &Store, root: &HostRoot) -> Result<ThisHost> {
     let id = match store.meta::<HostId>("host").await? {
         Some(id) => id,
         None => {
@@ -108,19 +113,16 @@ async fn host_facts(config: &Config, store: &Store) -> Result<HostFacts> {
             id
         }
     };
-    let memory = host::facts::memory().context("cannot read the host's memory")?;
     let accelerator = match config.manager.accelerator.as_deref() {
         Some("kvm") => Accelerator::Kvm,
         Some(_) => Accelerator::Emulation { why: "the configuration says so (manager.accelerator)".to_owned() },
         None => Accelerator::Emulation { why: "KVM is not proven to work yet".to_owned() },
     };
-    let capacity = Capacity {
-        memory: memory.total,
-        reserve: Mib(config.manager.reserve_memory_mib),
-        cpus: host::facts::cpus(),
-    };
-    let boot_id = host::facts::boot_id().context("cannot read the host's boot id")?;
-    Ok(HostFacts { id, boot_id, capacity, accelerator })
+    let (memory, _) = facts::memory(root);
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
+    let capacity = Capacity { memory, reserve: Mib(config.manager.reserve_memory_mib), cpus };
+    let boot_id = root.boot_id().context("cannot read the host's boot id")?;
+    Ok(ThisHost { id, boot_id, capacity, accelerator })
 }
 
 /// Binds the API's socket. A socket that nobody listens on is what a killed manager left behind.
@@ -151,7 +153,10 @@ fn open_to_group(path: &PathBuf, group: Option<&str>) -> Result<()> {
         match nix::unistd::Group::from_name(name).with_context(|| format!("cannot look up group {name}"))? {
             Some(group) => std::os::unix::fs::chown(path, None, Some(group.gid.as_raw()))
                 .with_context(|| format!("cannot give {} to group {name}", path.display()))?,
-            None => tracing::warn!(group = name, "there is no such group; only root can use the socket (sudo groupadd --system {name})"),
+            None => tracing::warn!(
+                group = name,
+                "there is no such group; only root can use the socket (sudo groupadd --system {name})"
+            ),
         }
     }
     std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE))

@@ -9,6 +9,8 @@ pub mod auth;
 pub mod child;
 pub mod cli;
 pub mod config;
+#[cfg(feature = "libvirt")]
+pub mod daemon;
 pub mod gateway;
 #[cfg(feature = "libvirt")]
 pub mod host;

@@ -29,8 +29,9 @@ fn main() -> ExitCode {
 fn serve(service: Service, config: Config) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match service {
-        #[cfg(any())]
+        #[cfg(feature = "libvirt")]
         Service::Manager => runtime.block_on(gvm::daemon::run(config)),
+        #[cfg(not(feature = "libvirt"))]
         Service::Manager => anyhow::bail!("this gvm was built without the manager (cargo feature `libvirt`)"),
         Service::Gateway => Ok(runtime.block_on(gvm::gateway::run(&config))?),
     }

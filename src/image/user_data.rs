@@ -243,7 +243,10 @@ fn shown_problem(message: &str) -> String {
 fn check_yaml(text: &str, notices: &mut Vec<String>) -> Result<(), UserDataError> {
     let map = match parse(text)? {
         Value::Object(map) => map,
-        Value::Null => return Ok(notices.push("the document says nothing".to_owned())),
+        Value::Null => {
+            notices.push("the document says nothing".to_owned());
+            return Ok(());
+        }
         _ => return Err(UserDataError::Shape("it has to be a mapping of `key: value`".to_owned())),
     };
     for key in ["merge_how", "merge_type"] {

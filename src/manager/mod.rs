@@ -52,9 +52,9 @@ use crate::store::Store;
 /// Requests to look at a machine that may wait at once; a full queue is no loss, since the tick looks at all.
 pub const WAKE_QUEUE: usize = 4096;
 
-/// What the manager is told about its host at the start.
+/// What the manager knows of its host.
 #[derive(Clone, Debug)]
-pub struct HostFacts {
+pub struct ThisHost {
     /// The host's id, kept in the store.
     pub id: HostId,
     /// Changes with every boot of the host.
@@ -72,7 +72,7 @@ pub struct Manager {
     store: Store,
     hypervisor: Arc<dyn Hypervisor>,
     layout: Layout,
-    host: RwLock<HostFacts>,
+    host: RwLock<ThisHost>,
     watch: Watch,
     wake: mpsc::Sender<VmId>,
     /// Machines whose guest's SSH server was seen to answer, by the start it belongs to.
@@ -98,7 +98,7 @@ impl Manager {
         config: Config,
         store: Store,
         hypervisor: Arc<dyn Hypervisor>,
-        host: HostFacts,
+        host: ThisHost,
         stop: CancellationToken,
     ) -> (Arc<Self>, mpsc::Receiver<VmId>) {
         let (wake, woken) = mpsc::channel(WAKE_QUEUE);
@@ -147,7 +147,7 @@ impl Manager {
     }
 
     /// What the host is.
-    pub fn host(&self) -> HostFacts {
+    pub fn host(&self) -> ThisHost {
         self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

@@ -3,4 +3,5 @@
 pub mod address;
 pub mod doctor;
 pub mod place;
+pub mod subnet;
 pub mod vm;

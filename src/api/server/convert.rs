@@ -132,7 +132,7 @@ pub fn finding(finding: Finding) -> FindingView {
         check: finding.check.to_owned(),
         level: finding.level.word().to_owned(),
         message: finding.message,
-        fix: finding.fix,
+        fix: finding.fix.unwrap_or_default(),
     }
 }
 

@@ -9,7 +9,7 @@ use gvm::config::Config;
 use gvm::hypervisor::fake::FakeHypervisor;
 use gvm::manager::create::CreateRequest;
 use gvm::manager::power::Wanted;
-use gvm::manager::{HostFacts, Manager, reconciler};
+use gvm::manager::{Manager, ThisHost, reconciler};
 use gvm::model::caps::Caps;
 use gvm::model::host::{Accelerator, Capacity};
 use gvm::model::id::{HostId, VmId};
@@ -72,7 +72,7 @@ impl World {
 
     async fn begin(&self) -> (Life, tokio::sync::mpsc::Receiver<VmId>) {
         let store = Store::open(&self.state_dir().join("gvm.db")).await.unwrap();
-        let facts = HostFacts {
+        let facts = ThisHost {
             id: HostId::generate(),
             boot_id: "boot-1".to_owned(),
             capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16 },

@@ -81,7 +81,7 @@ impl Manager {
         let row = Self::pending(permit, request.action(), label, Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
         commit(tx).await?;
-        self.watch.tell(&vm, "change", "the change is accepted");
+        self.watch.begin(&vm, row.action.as_str());
         self.look_at(vm.id);
         let mut notes = Vec::new();
         if needs_restart(&vm, &self.hypervisor.observe(vm.id).await) {

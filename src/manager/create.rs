@@ -192,7 +192,7 @@ impl Manager {
         let row = Self::pending(permit, wish.action, format!("{}.{}", vm.name, user.name), Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
         commit(tx).await?;
-        self.watch.tell(&vm, "accepted", format!("{} as {}", vm.spec.profile, vm.name));
+        self.watch.begin(&vm, format!("{} as {}", vm.spec.profile, vm.name));
         self.look_at(vm.id);
         Ok(AcceptedChange { operation: row.id, vm: vm.id, notes })
     }

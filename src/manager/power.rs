@@ -77,6 +77,7 @@ impl Manager {
         let row = Self::pending(permit, wanted.action(), label, Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
         commit(tx).await?;
+        self.watch.begin(&vm, wanted.action());
         self.look_at(vm.id);
         Ok(AcceptedChange { operation: row.id, vm: vm.id, notes: Vec::new() })
     }

@@ -1,5 +1,5 @@
-//! What people are told as it happens: a stream for whoever listens, and the last events of each machine for
-//! whoever comes later. Nothing is decided from it, so losing it in a crash loses nothing.
+//! What people are told as it happens: a stream for whoever listens, and the events of each machine's last accepted
+//! change for whoever comes later. Nothing is decided from it, so losing it in a crash loses nothing.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Mutex;
@@ -60,6 +60,12 @@ impl Watch {
         queue.push_back(told.clone());
         // Sent under the lock, so that `listen` sees every event exactly once. No listener is no fault.
         let _ = self.stream.send(told);
+    }
+
+    /// A change was accepted: what is kept from now on belongs to it.
+    pub fn begin(&self, vm: &crate::model::vm::Vm, message: impl Into<String>) {
+        lock(&self.kept).remove(&vm.id);
+        self.tell(vm, "accepted", message);
     }
 
     /// The kept events of one machine (of none: pass `None`) and everything from now on.

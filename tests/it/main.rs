@@ -2,7 +2,9 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
+mod e2e;
 mod gateway;
 mod hypervisor;
 mod reconcile;
+mod reconcile_random;
 mod support;

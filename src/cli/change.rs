@@ -146,7 +146,7 @@ pub async fn resize(cx: &Context, args: ResizeArgs) -> CliResult {
 pub async fn clone(cx: &Context, args: CloneArgs) -> CliResult {
     let request = CloneVm { name: args.new };
     let accepted = cx.client.post(&format!("{}/clone", args.vm.path()), &request).await?;
-    let done = follow(cx, accepted, Goal::Done, &args.wait).await?;
+    let done = follow(cx, accepted, Goal::Created, &args.wait).await?;
     ssh::refresh_config(cx).await;
     cx.out.result(&done, || {
         let name = &done.vm.name;

@@ -7,6 +7,8 @@ mod database;
 mod input;
 #[cfg(feature = "hold")]
 mod kill;
+mod member;
 mod outage;
 mod people;
 mod space;
+mod story;

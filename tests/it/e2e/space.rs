@@ -11,15 +11,19 @@ use crate::support::site::{BOOT, CONFIG, Site, tiny};
 use crate::support::skip::need_libvirt;
 use crate::support::traces::{assert_bare, assert_no_trace};
 
-/// A site whose state folder has only so much room.
+/// A site whose images and disks have only so much room; the database has its own.
 fn with_room(mib: u32) -> Site {
     let site = Site::new(CONFIG);
-    site.host.sh(&format!("mount -t tmpfs -o mode=711,size={mib}m small /var/lib/gvm")).ok();
+    let mount = format!(
+        "cd /var/lib/gvm && mkdir -m 711 small images vms && mount -t tmpfs -o mode=711,size={mib}m small small
+         cd small && mkdir -m 711 images vms && mount --bind images ../images && mount --bind vms ../vms"
+    );
+    site.host.sh(&mount).ok();
     site
 }
 
 fn fill(site: &Site, mib: u32) {
-    site.host.sh(&format!("head -c {mib}M /dev/urandom > /var/lib/gvm/filler")).ok();
+    site.host.sh(&format!("head -c {mib}M /dev/urandom > /var/lib/gvm/small/filler")).ok();
 }
 
 #[test]
@@ -125,7 +129,7 @@ fn images_that_are_not_what_they_should_be_are_refused() {
     check("text.qcow2", &named, 2, "");
     check("other.vmdk", &named, 2, "");
     check("missing.qcow2", &named, 4, "no such file");
-    check("folder", &[], 2, "image.toml");
+    check("folder", &[], 4, "image.toml: no such file");
     check("base.qcow2", &[], 2, "name");
     check("base.qcow2", &["--name", "x", "--sha256", &"0".repeat(64)], 2, "SHA-256");
     assert!(site.gvm_json::<ImageList>(&["image", "list"]).images.is_empty());

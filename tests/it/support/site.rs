@@ -5,11 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gvm::api::client::{Client, ClientError};
 use gvm::api::error::ErrorCode;
-use gvm::api::types::{Accepted, OperationList, OperationView, VmView};
+use gvm::api::types::{Accepted, GatewayView, OperationList, OperationView, VmView};
 
 use super::private_host::{PrivateHost, SOON, child_of, kill_pid};
 use super::run::{Ended, kill, run, run_with, until};
@@ -19,6 +19,13 @@ pub const BOOT: Duration = Duration::from_secs(180);
 
 /// How the tests' manager is set unless a test says otherwise: short waits, nothing probed.
 pub const CONFIG: &str = "[manager]\ntick_seconds = 1\nstop_grace_seconds = 1\naccelerator = 'emulation'\n";
+
+/// The same for guests with a system, which are given time to shut down; with a gateway.
+pub fn config_for_guests(dir: &Path) -> String {
+    let key = dir.join("home/gvm-gateway/host_ed25519");
+    let config = CONFIG.replace("stop_grace_seconds = 1", "stop_grace_seconds = 150");
+    format!("{config}\n[gateway]\nhost_key = '{}'\n", key.display())
+}
 
 /// The socket inside.
 const SOCKET: &str = "/run/gvm/api.sock";
@@ -114,6 +121,22 @@ impl Site {
         Daemon { child: Some(child), path, from }
     }
 
+    /// Makes the gateway's account and starts the gateway as it.
+    #[track_caller]
+    pub fn gateway(&self) -> Daemon {
+        self.add_user("gvm-gateway", &["gvm"]);
+        let path = self.host.dir().join("gateway.log");
+        let log = File::create(&path).unwrap();
+        let mut command = self.as_user("gvm-gateway", &["gvm", "gateway"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let mut gateway = Daemon { child: Some(child), path, from: 0 };
+        until("the gateway has said how it is reached", SOON, || {
+            assert!(gateway.is_alive(), "the gateway ended:\n{}", gateway.log());
+            !self.api::<GatewayView>("/v1/gateway").host_keys.is_empty()
+        });
+        gateway
+    }
+
     /// A manager that is expected to refuse: its exit code is 1, its standard error comes back.
     #[track_caller]
     pub fn serve_fails(&self) -> String {
@@ -167,12 +190,18 @@ impl Site {
     /// Waits for a state; `gone` where there is to be no machine.
     #[track_caller]
     pub fn wait_for(&self, vm: &str, state: &str) {
-        until(&format!("{vm} is {state}"), BOOT, || match self.try_show(vm) {
-            Ok(found) => found.state == state,
-            Err(e) if e.code() == ErrorCode::NotFound => state == "gone",
-            Err(e) if e.is_passing() => false,
-            Err(e) => panic!("{vm}: {e}"),
-        });
+        let end = Instant::now() + BOOT;
+        loop {
+            let found = match self.try_show(vm) {
+                Ok(found) if found.state == state => return,
+                Ok(found) => format!("{found:?}"),
+                Err(e) if e.code() == ErrorCode::NotFound && state == "gone" => return,
+                Err(e) if e.is_passing() => e.to_string(),
+                Err(e) => panic!("{vm}: {e}"),
+            };
+            assert!(Instant::now() < end, "{vm} is not {state} within {BOOT:?}: {found}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Waits until an operation is over and gives its outcome.
@@ -238,12 +267,6 @@ impl Site {
     pub fn feed_as(&self, name: &str, program: &[&str], input: &[u8]) -> Ended {
         run_with(self.as_user(name, program), input, BOOT)
     }
-
-    /// Runs a shell script inside as a user.
-    #[track_caller]
-    pub fn sh_as(&self, name: &str, script: &str) -> Ended {
-        self.run_as(name, &["bash", "-euo", "pipefail", "-c", script])
-    }
 }
 
 fn make_home(home: &Path) {
@@ -281,12 +304,9 @@ pub struct Daemon {
 impl Daemon {
     /// What it logged.
     pub fn log(&self) -> String {
-        use std::io::{Read, Seek, SeekFrom};
-        let mut file = File::open(&self.path).unwrap();
-        file.seek(SeekFrom::Start(self.from)).unwrap();
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).unwrap();
-        String::from_utf8_lossy(&bytes).into_owned()
+        let bytes = std::fs::read(&self.path).unwrap_or_default();
+        let from = usize::try_from(self.from).unwrap_or(usize::MAX);
+        String::from_utf8_lossy(bytes.get(from..).unwrap_or_default()).into_owned()
     }
 
     /// How many steps it holds before.
@@ -339,7 +359,12 @@ impl Drop for Daemon {
         if std::thread::panicking() {
             let log = self.log();
             let lines: Vec<&str> = log.lines().collect();
-            eprintln!("the end of {}:\n{}", self.path.display(), lines[lines.len().saturating_sub(60)..].join("\n"));
+            let state = if self.is_alive() { "it is alive" } else { "it is dead" };
+            eprintln!(
+                "{state}; the end of {}:\n{}",
+                self.path.display(),
+                lines[lines.len().saturating_sub(60)..].join("\n")
+            );
         }
         self.end();
     }

@@ -35,6 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of every command that changes a machine.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Waiting")]
 pub struct WaitArgs {
     /// Return when the request is accepted, without waiting for its effect
     #[arg(long)]
@@ -49,9 +50,7 @@ pub struct WaitArgs {
 /// # Errors
 /// When the change fails, takes too long, or Ctrl-C is pressed.
 pub async fn follow(cx: &Context, mut accepted: Accepted, goal: Goal, args: &WaitArgs) -> CliResult<Accepted> {
-    if !cx.out.is_json() {
-        accepted.notes.iter().for_each(|note| cx.out.note(note));
-    }
+    accepted.notes.iter().for_each(|note| cx.out.note(note));
     if args.no_wait {
         return Ok(accepted);
     }

@@ -8,3 +8,5 @@
     clippy::print_stderr,
     clippy::print_stdout
 )]
+
+mod cli;

@@ -5,6 +5,7 @@
 mod console;
 mod fake;
 mod ssh;
+mod terminal;
 mod waiting;
 
 use std::io::Read as _;
@@ -197,6 +198,44 @@ fn the_first_create_makes_a_key_where_there_is_none() {
     // The next one finds it.
     let again = fake.run(&["create", "dev", "--profile", "debian", "--no-wait"]).expect(0);
     assert!(!again.stderr.contains("made a key"), "{}", again.page());
+}
+
+#[test]
+fn on_a_terminal_the_first_create_asks() {
+    let fake = without_keys();
+    std::fs::create_dir(fake.home().join(".ssh")).unwrap();
+    for name in ["id_ed25519.pub", "id_rsa.pub"] {
+        std::fs::write(fake.home().join(".ssh").join(name), KEY).unwrap();
+    }
+    let create = ["create", "dev", "--profile", "debian", "--no-wait"];
+    let mut it = terminal::OnTerminal::start(fake.gvm(&create));
+    it.until("id_ed25519.pub (SHA256:F7YbSowSTz+aNLLioAXbOKSqaX5Xv5P175F2ktLfOrg)? [Y/n] ");
+    it.type_in(b"n\n");
+    it.until("id_rsa.pub");
+    it.type_in(b"\n");
+    it.until("registered your key");
+    assert_eq!(it.end(), Some(0));
+    // Who wants none of them is told how to go on, and nothing is made.
+    let mut it = terminal::OnTerminal::start(fake.gvm(&create));
+    for question in ["id_ed25519.pub", "id_rsa.pub", "Make a key"] {
+        it.until(question);
+        it.type_in(b"n\n");
+    }
+    it.until("gvm key add FILE");
+    assert_eq!(it.end(), Some(2));
+    assert_eq!(fake.requests("POST /v1/vms").len(), 1);
+}
+
+#[test]
+fn what_cannot_be_undone_is_asked_on_a_terminal() {
+    let fake = Fake::start();
+    fake.json("DELETE /v1/vms/dev?now=true", 202, accepted("deleting"));
+    for (answer, code, sent) in [(&b"\n"[..], 1, 0), (b"y\n", 0, 1)] {
+        let mut it = terminal::OnTerminal::start(fake.gvm(&["delete", "dev", "--now", "--no-wait"]));
+        it.until("for good? [y/N] ");
+        it.type_in(answer);
+        assert_eq!((it.end(), fake.requests("DELETE").len()), (Some(code), sent));
+    }
 }
 
 #[test]

@@ -1,18 +1,12 @@
 //! The serial console: pipes, a real terminal, other viewers, a manager that restarts.
 
-use std::fs::File;
-use std::io::{Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::process::{Child, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
+use std::io::Write as _;
+use std::process::Stdio;
 
-use nix::pty::{Winsize, openpty};
-use nix::sys::signal::{Signal, kill};
-use nix::sys::termios::{LocalFlags, tcgetattr};
-use nix::unistd::Pid;
+use nix::sys::signal::Signal;
 
 use super::fake::{Fake, VM, Visit, vm};
+use super::terminal::OnTerminal;
 
 fn fake(visits: &[Visit]) -> Fake {
     let fake = Fake::start();
@@ -80,78 +74,16 @@ fn logs_are_followed_over_the_console() {
     assert_eq!(fake.run(&["logs", "dev", "-f"]).expect(0).stdout, "past\nand more\n");
 }
 
-/// A console on a terminal of its own.
-struct OnTerminal {
-    child: Child,
-    ours: File,
-    theirs: OwnedFd,
-    screen: Receiver<Vec<u8>>,
-    seen: String,
-}
-
-impl OnTerminal {
-    fn start(fake: &Fake) -> Self {
-        let window = Winsize { ws_row: 40, ws_col: 120, ws_xpixel: 0, ws_ypixel: 0 };
-        let pty = openpty(Some(&window), None).unwrap();
-        let side = || Stdio::from(pty.slave.try_clone().unwrap());
-        let child = fake.gvm(&["console", "dev"]).stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
-        let ours = File::from(pty.master);
-        let mut reader = ours.try_clone().unwrap();
-        let (to, screen) = sync_channel(64);
-        std::thread::spawn(move || {
-            let mut buffer = [0; 1024];
-            while let Ok(read) = reader.read(&mut buffer) {
-                if read == 0 || to.send(buffer[..read].to_vec()).is_err() {
-                    break;
-                }
-            }
-        });
-        let mut it = Self { child, ours, theirs: pty.slave, screen, seen: String::new() };
-        it.until("login: ");
-        it
-    }
-
-    fn until(&mut self, text: &str) {
-        while !self.seen.contains(text) {
-            let Ok(bytes) = self.screen.recv_timeout(Duration::from_secs(10)) else {
-                panic!("no {text:?} in {:?}", self.seen);
-            };
-            self.seen.push_str(&String::from_utf8_lossy(&bytes));
-        }
-    }
-
-    fn is_raw(&self) -> bool {
-        !tcgetattr(self.theirs.as_fd()).unwrap().local_flags.contains(LocalFlags::ICANON)
-    }
-
-    fn type_in(&mut self, bytes: &[u8]) {
-        self.ours.write_all(bytes).unwrap();
-    }
-
-    fn end(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status.code();
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        panic!("it did not end: {}", self.seen);
-    }
-}
-
-impl Drop for OnTerminal {
-    fn drop(&mut self) {
-        // Over already unless the test failed.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+fn open(fake: &Fake) -> OnTerminal {
+    let mut it = OnTerminal::start(fake.gvm(&["console", "dev"]));
+    it.until("login: ");
+    it
 }
 
 #[test]
 fn the_detach_key_leaves_and_the_terminal_is_as_before() {
     let fake = fake(&[Visit::Echo("login: ")]);
-    let mut it = OnTerminal::start(&fake);
+    let mut it = open(&fake);
     assert!(it.is_raw());
     it.type_in(b"root\x03");
     it.until("root\x03");
@@ -164,7 +96,7 @@ fn the_detach_key_leaves_and_the_terminal_is_as_before() {
 #[test]
 fn the_size_of_the_window_is_sent_by_key() {
     let fake = fake(&[Visit::Echo("login: ")]);
-    let mut it = OnTerminal::start(&fake);
+    let mut it = open(&fake);
     it.type_in(b"\x1dr");
     it.until("stty rows 40 cols 120\r");
     it.type_in(b"\x1d.");
@@ -175,9 +107,9 @@ fn the_size_of_the_window_is_sent_by_key() {
 fn a_signal_gives_the_terminal_back() {
     let fake = fake(&[Visit::Echo("login: ")]);
     for (signal, code) in [(Signal::SIGTERM, 143), (Signal::SIGHUP, 129)] {
-        let mut it = OnTerminal::start(&fake);
+        let mut it = open(&fake);
         assert!(it.is_raw());
-        kill(Pid::from_raw(it.child.id().try_into().unwrap()), signal).unwrap();
+        it.signal(signal);
         assert_eq!(it.end(), Some(code));
         assert!(!it.is_raw(), "{signal}");
     }

@@ -9,6 +9,8 @@ mod terminal;
 mod waiting;
 
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::process::CommandExt as _;
 
 use serde_json::{Value, json};
 
@@ -113,6 +115,25 @@ fn a_manager_that_does_not_run_is_explained() {
     );
     let json: Value = serde_json::from_str(&fake.run(&["-ojson", "list"]).expect(6).stderr).unwrap();
     assert_eq!(json["error"]["code"], "unavailable");
+}
+
+#[test]
+fn who_is_not_in_the_group_is_told_how_to_join_it() {
+    let fake = Fake::start();
+    let mut command = fake.gvm(&["list"]);
+    if nix::unistd::geteuid().is_root() {
+        // Root passes every permission, and the folder of the socket is root's alone.
+        command.uid(65534).gid(65534);
+    } else {
+        std::fs::set_permissions(fake.socket(), std::fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    match command.output() {
+        Ok(output) => {
+            let ran = fake.ran(output).expect(3);
+            assert!(ran.stderr.contains("sudo usermod -aG gvm $USER"), "{}", ran.page());
+        }
+        Err(error) => println!("skipped: another user cannot run the program here: {error}"),
+    }
 }
 
 #[test]

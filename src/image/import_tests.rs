@@ -3,6 +3,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::image::ImageErrorKind;
+use crate::image::catalogue::{base_disk, ensure_removed, kernel_files, sweep, verify};
 use crate::model::image::Growth;
 
 struct Bench {
@@ -230,7 +231,7 @@ async fn a_folder_of_a_recipe_is_taken_in() {
         digest("initrd.img")
     );
     std::fs::write(folder.join("image.toml"), &manifest).unwrap();
-    let image = import_with(&bench, ImportSource::Folder(folder.clone())).await.unwrap();
+    let image = import_with(&bench, ImportSource::Folder { path: folder.clone(), name: None }).await.unwrap();
     assert_eq!((image.name.as_str(), image.min_disk, image.disk.is_none()), ("tiny", Mib(16), true));
     let found = kernel_files(&bench.layout, &image).unwrap();
     assert_eq!(std::fs::read(&found.kernel).unwrap(), kernel);
@@ -239,10 +240,25 @@ async fn a_folder_of_a_recipe_is_taken_in() {
 
     std::fs::remove_file(folder.join("initrd.img")).unwrap();
     std::os::unix::fs::symlink("/etc/shadow", folder.join("initrd.img")).unwrap();
-    let link = import_with(&bench, ImportSource::Folder(folder.clone())).await.unwrap_err();
+    let link = import_with(&bench, ImportSource::Folder { path: folder.clone(), name: None }).await.unwrap_err();
     assert!(link.message.contains("symbolic link"), "{link}");
     std::fs::write(folder.join("vmlinuz"), "no kernel").unwrap();
-    let kernel = import_with(&bench, ImportSource::Folder(folder)).await.unwrap_err();
+    let kernel = import_with(&bench, ImportSource::Folder { path: folder, name: None }).await.unwrap_err();
     assert_eq!(kernel.message, "this is not a Linux kernel (bzImage)");
     assert_eq!(bench.left().len(), 1);
+}
+
+#[test]
+fn a_path_means_a_folder_or_a_disk() {
+    let bench = bench();
+    let words = |name: Option<&str>, os: Option<&str>| ImportWords {
+        name: name.map(|name| name.parse().unwrap()),
+        os: os.map(str::to_owned),
+        ..ImportWords::default()
+    };
+    let at = |name: &str, words| ImportSource::at_path(bench.path(name), words).map_err(|e| e.message);
+    assert!(matches!(at("", words(Some("x"), None)), Ok(ImportSource::Folder { name: Some(_), .. })));
+    assert!(at("", words(None, Some("x"))).unwrap_err().contains("image.toml says"));
+    assert!(matches!(at("disk", words(Some("x"), None)), Ok(ImportSource::Disk(_))));
+    assert!(at("disk", words(None, None)).unwrap_err().contains("needs a name"));
 }

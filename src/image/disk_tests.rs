@@ -151,6 +151,28 @@ async fn a_clone_is_independent_and_whole() {
 }
 
 #[tokio::test]
+async fn a_disk_in_use_is_left_alone() {
+    let bench = bench();
+    let vm = bench.vm();
+    ensure_overlay(&bench.tools, None, &vm, Mib(64)).await.unwrap();
+    let mut user = Command::new("qemu-io").args(["-f", "qcow2", "-c", "sleep 60000"]).arg(vm.root()).spawn().unwrap();
+    let is_free = || Command::new("qemu-img").arg("info").arg(vm.root()).output().unwrap().status.success();
+    let begun = Instant::now();
+    while is_free() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let grown = ensure_size(&bench.tools, &vm.root(), Mib(128)).await;
+    let copied = clone_disk(&bench.tools, &vm, &bench.vm()).await;
+    let seen = info(&vm.root());
+    user.kill().unwrap();
+    user.wait().unwrap();
+    for error in [grown.unwrap_err(), copied.unwrap_err()] {
+        assert_eq!(error.kind, ImageErrorKind::Busy, "{error}");
+    }
+    assert_eq!(seen.unwrap().virtual_size, Mib(64));
+}
+
+#[tokio::test]
 async fn a_link_in_place_of_the_disk_is_not_followed() {
     let bench = bench();
     let vm = bench.vm();

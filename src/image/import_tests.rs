@@ -2,6 +2,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::*;
+use crate::child::needs;
 use crate::image::ImageErrorKind;
 use crate::image::catalogue::{base_disk, ensure_removed, kernel_files, sweep, verify};
 use crate::model::image::Growth;
@@ -65,6 +66,7 @@ async fn import_with(bench: &Bench, source: ImportSource) -> Result<Image> {
 
 #[tokio::test]
 async fn a_qcow2_disk_is_taken_in_and_verified() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let bench = bench();
     let path = bench.qemu_img(&["create", "-q", "-f", "qcow2"], "in", &["64M"]);
     let image = bench.import(|_| {}).await.unwrap();
@@ -95,6 +97,7 @@ async fn a_qcow2_disk_is_taken_in_and_verified() {
 
 #[tokio::test]
 async fn a_raw_disk_with_a_partition_table_says_whether_it_grows() {
+    needs!("qemu-img", "qemu-io", "prlimit", "sfdisk");
     let bench = bench();
     let file = File::create(bench.path("in")).unwrap();
     file.set_len(64 << 20).unwrap();
@@ -123,6 +126,7 @@ async fn a_raw_disk_with_a_partition_table_says_whether_it_grows() {
 
 #[tokio::test]
 async fn an_image_that_points_at_files_of_the_host_is_refused_before_qemu_sees_it() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let mut bench = bench();
     // A program that must not be reached.
     bench.tools.qemu_img = "/bin/false".into();
@@ -166,6 +170,7 @@ async fn only_regular_files_are_opened_and_nothing_waits_for_a_pipe() {
 
 #[tokio::test]
 async fn damage_and_wrong_digests_are_found_and_leave_nothing() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let bench = bench();
     let whole = bench.qemu_img(&["create", "-q", "-f", "qcow2", "-o", "preallocation=metadata"], "in", &["64M"]);
     let wrong = bench.import(|import| import.sha256 = Some("0".repeat(64))).await.unwrap_err();
@@ -196,6 +201,7 @@ async fn damage_and_wrong_digests_are_found_and_leave_nothing() {
 
 #[tokio::test]
 async fn an_import_that_is_given_up_leaves_nothing_and_a_crash_is_swept() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let mut bench = bench();
     bench.qemu_img(&["create", "-q", "-f", "qcow2"], "in", &["64M"]);
     let slow = bench.path("slow");

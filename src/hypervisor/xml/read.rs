@@ -9,6 +9,7 @@ use crate::model::gpu::PciAddress;
 use crate::model::id::VmId;
 use crate::model::state::{ObservedDomain, Power};
 use crate::model::units::Mib;
+use crate::model::vm::domain_name;
 
 /// CPU weights that a cgroup has when nobody set one, on v1 and on v2 (kernel, `cgroup-v1/cpu` and `cgroup-v2`).
 const DEFAULT_SHARES: [u32; 2] = [1024, 100];
@@ -16,7 +17,7 @@ const DEFAULT_SHARES: [u32; 2] = [1024, 100];
 /// What a description says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::hypervisor) struct Description {
-    /// Whose it is: set where our metadata names the domain's own UUID.
+    /// Whose it is: set where our metadata and its name are those of its own UUID.
     pub id: Option<VmId>,
     /// libvirt's name of it.
     pub name: String,
@@ -292,7 +293,7 @@ pub(in crate::hypervisor) fn read_domain(xml: &str) -> Result<Description> {
     for item in parsed.metadata.unwrap_or_default().items {
         match item {
             MetadataItem::Vm(vm) if vm.uri == VM_URI => {
-                id = vm.id.parse().ok().filter(|id| uuid == Some(*id));
+                id = vm.id.parse().ok().filter(|id| uuid == Some(*id) && parsed.name == domain_name(*id));
                 shape = vm.shape;
             }
             MetadataItem::Caps(caps) if caps.uri == CAPS_URI => asked = caps.caps(),

@@ -10,6 +10,7 @@
 
 mod network;
 mod read;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod verify;

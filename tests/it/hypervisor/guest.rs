@@ -107,7 +107,8 @@ pub fn tiny() -> Option<PathBuf> {
         let cache = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
         let images = std::fs::read_dir(cache.join("gvm/images")).ok()?;
         let is_tiny = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tiny-"));
-        images.flatten().map(|entry| entry.path()).filter(is_tiny).max()
+        let modified = |path: &PathBuf| path.metadata().and_then(|about| about.modified()).ok();
+        images.flatten().map(|entry| entry.path()).filter(is_tiny).max_by_key(modified)
     };
     named.or_else(cached).filter(|folder| folder.join("vmlinuz").exists())
 }

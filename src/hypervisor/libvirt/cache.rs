@@ -14,8 +14,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use uuid::Uuid;
-
 use crate::hypervisor::xml::Description;
 use crate::model::id::VmId;
 
@@ -107,8 +105,13 @@ impl Cache {
     }
 
     /// Drops what is no longer there.
-    pub(super) fn keep_only(&self, present: &HashSet<Uuid>) {
-        self.state().entries.retain(|vm, _| present.contains(&vm.uuid()));
+    pub(super) fn keep_only(&self, present: impl ExactSizeIterator<Item = VmId>) {
+        let mut state = self.state();
+        // Events tell of what goes away; only where they did not is there anything to look for.
+        if state.entries.len() > present.len() {
+            let present: HashSet<VmId> = present.collect();
+            state.entries.retain(|vm, _| present.contains(vm));
+        }
     }
 
     /// The versioned machine type for a kind of domain, while the connection is the one it was asked on.
@@ -170,8 +173,8 @@ mod tests {
         for _ in 0..=CHANGES {
             cache.forget(other);
         }
-        cache.put(VmId::from_uuid(Uuid::nil()), None, described(), mark);
-        assert!(cache.get(VmId::from_uuid(Uuid::nil()), None).is_none(), "more changes than are remembered");
+        cache.put(VmId::from_uuid(uuid::Uuid::nil()), None, described(), mark);
+        assert!(cache.get(VmId::from_uuid(uuid::Uuid::nil()), None).is_none(), "more changes than are remembered");
         let before = cache.mark();
         cache.set_live(true);
         cache.put(vm, None, described(), before);

@@ -81,6 +81,11 @@ impl Conn {
         })
     }
 
+    /// The span of this connection, for what does not run in one of its tasks.
+    pub fn span(&self) -> tracing::Span {
+        self.span.clone()
+    }
+
     /// Runs `work` as a task that ends with the connection.
     pub fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
@@ -124,9 +129,8 @@ impl Conn {
     /// Lets one more channel in, until the ticket is dropped.
     pub fn admit_channel(self: &Arc<Self>) -> Option<ChannelTicket> {
         let limit = self.shared.settings.limits.channels;
-        let admitted = self.channels.try_update(Ordering::AcqRel, Ordering::Acquire, |open| {
-            (open < limit).then_some(open + 1)
-        });
+        let admitted =
+            self.channels.try_update(Ordering::AcqRel, Ordering::Acquire, |open| (open < limit).then_some(open + 1));
         admitted.ok()?;
         self.opened.fetch_add(1, Ordering::Relaxed);
         Some(ChannelTicket { conn: Arc::clone(self) })

@@ -210,7 +210,7 @@ async fn enter(conn: &Arc<Conn>, target: &Target, key: PrivateKey) -> Result<Gue
         return Err(odd(target, "its host keys are not known"));
     }
     let stream = dial(conn, target).await?;
-    let config = Arc::new(ssh::client_config(&host_keys));
+    let config = Arc::new(ssh::client_config(&host_keys, conn.shared.settings.rekey));
     let inside = Inside { conn: Arc::clone(conn), host_keys };
     let wire = Wire::new(stream, &conn.stop, Arc::default());
     let mut handle = client::connect_stream(config, wire, inside).await.map_err(|error| match error {
@@ -218,7 +218,10 @@ async fn enter(conn: &Arc<Conn>, target: &Target, key: PrivateKey) -> Result<Gue
             tracing::error!(vm = %target.label, address = %target.address, "the machine shows a foreign host key");
             Refusal::new(
                 ErrorCode::Unavailable,
-                format!("{} shows another host key than the one it was made with; it is not logged in to", target.label),
+                format!(
+                    "{} shows another host key than the one it was made with; it is not logged in to",
+                    target.label
+                ),
             )
             .hint("if its keys were renewed inside, put the old ones back; else something else answers in its place")
         }
@@ -305,8 +308,7 @@ impl client::Handler for Inside {
     ) -> Result<(), Error> {
         if let Some(outer) = self.conn.handle().cloned() {
             let (address, origin) = (address.to_owned(), originator_address.to_owned());
-            let open =
-                async move { outer.channel_open_forwarded_tcpip(address, port, origin, originator_port).await };
+            let open = async move { outer.channel_open_forwarded_tcpip(address, port, origin, originator_port).await };
             self.relay(open, channel, reply);
         }
         Ok(())
@@ -387,7 +389,7 @@ impl client::Handler for Inside {
 
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
         if !self.conn.stop.is_cancelled() {
-            tracing::info!(?reason, "the connection to the machine ended");
+            self.conn.span().in_scope(|| tracing::info!(?reason, "the connection to the machine ended"));
         }
         Ok(())
     }

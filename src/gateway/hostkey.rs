@@ -66,8 +66,8 @@ fn read(path: &Path) -> Result<PrivateKey, HostKeyError> {
         return Err(HostKeyError::Open { path: path.to_owned(), mode });
     }
     let text = io::read_to_string(file).map_err(fault)?;
-    let key = PrivateKey::from_openssh(&text)
-        .map_err(|source| HostKeyError::Damaged { path: path.to_owned(), source })?;
+    let key =
+        PrivateKey::from_openssh(&text).map_err(|source| HostKeyError::Damaged { path: path.to_owned(), source })?;
     if key.is_encrypted() {
         let source = russh::keys::ssh_key::Error::Encrypted;
         return Err(HostKeyError::Damaged { path: path.to_owned(), source });

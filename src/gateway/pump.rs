@@ -165,13 +165,7 @@ pub(super) async fn run(conn: &Conn, outer: Channel<server::Msg>, inner: Channel
     let _ = tokio::time::timeout(CLOSE_DEADLINE, finish(&end, kind, handle, &outer, &inner)).await;
 }
 
-async fn finish(
-    end: &End,
-    kind: Kind<'_>,
-    handle: &server::Handle,
-    outer: &Outer,
-    inner: &Inner,
-) -> Result<(), Error> {
+async fn finish(end: &End, kind: Kind<'_>, handle: &server::Handle, outer: &Outer, inner: &Inner) -> Result<(), Error> {
     let note = match (end, kind) {
         (End::GuestLost, Kind::Session(label)) => Some(format!("gvm: the connection to {label} broke off\r\n")),
         (End::Unanswered, Kind::Session(label)) => {

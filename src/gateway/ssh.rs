@@ -40,13 +40,8 @@ const USER_KEYS: &[Algorithm] = &[
 ];
 
 /// Towards guests: the cipher that processors have instructions for goes first.
-const GUEST_CIPHERS: &[cipher::Name] = &[
-    cipher::AES_256_GCM,
-    cipher::AES_128_GCM,
-    cipher::CHACHA20_POLY1305,
-    cipher::AES_256_CTR,
-    cipher::AES_128_CTR,
-];
+const GUEST_CIPHERS: &[cipher::Name] =
+    &[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::CHACHA20_POLY1305, cipher::AES_256_CTR, cipher::AES_128_CTR];
 /// Towards clients, whose order decides.
 const CLIENT_CIPHERS: &[cipher::Name] = &[
     cipher::CHACHA20_POLY1305,
@@ -88,8 +83,13 @@ pub fn check_user_key(key: &PublicKey, algorithm: &Algorithm) -> Result<(), Weak
     }
 }
 
+/// New keys after a gibibyte, or after this time.
+fn limits(rekey: Duration) -> russh::Limits {
+    russh::Limits { rekey_time_limit: rekey, ..russh::Limits::default() }
+}
+
 /// Towards clients.
-pub fn server_config(host_key: PrivateKey) -> server::Config {
+pub fn server_config(host_key: PrivateKey, rekey: Duration) -> server::Config {
     server::Config {
         server_id: SshId::Standard(SSH_ID.into()),
         methods: MethodSet::from([MethodKind::PublicKey].as_slice()),
@@ -98,6 +98,7 @@ pub fn server_config(host_key: PrivateKey) -> server::Config {
         auth_rejection_time_initial: Some(Duration::ZERO),
         max_auth_attempts: REJECTIONS_MAX,
         keys: vec![host_key],
+        limits: limits(rekey),
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
@@ -118,7 +119,7 @@ pub fn server_config(host_key: PrivateKey) -> server::Config {
 }
 
 /// Towards a guest that must show one of `host_keys`.
-pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
+pub fn client_config(host_keys: &[PublicKey], rekey: Duration) -> client::Config {
     // Only what is known is asked for, so that a guest with more keys shows one of these.
     let mut kinds: Vec<Algorithm> = Vec::new();
     for key in host_keys {
@@ -132,14 +133,11 @@ pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
     }
     client::Config {
         client_id: SshId::Standard(SSH_ID.into()),
+        limits: limits(rekey),
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
-        preferred: Preferred {
-            key: Cow::Owned(kinds),
-            cipher: Cow::Borrowed(GUEST_CIPHERS),
-            ..Preferred::DEFAULT
-        },
+        preferred: Preferred { key: Cow::Owned(kinds), cipher: Cow::Borrowed(GUEST_CIPHERS), ..Preferred::DEFAULT },
         inactivity_timeout: None,
         keepalive_interval: Some(KEEPALIVE),
         keepalive_max: KEEPALIVES_MAX,

@@ -192,9 +192,17 @@ mod tests {
         assert_eq!(Route::decide("localhost", 80, None), Err(RouteError::NoMachine));
         assert!(matches!(Route::decide("dev", 80, None), Err(RouteError::JumpPort(80, _))));
         assert!(matches!(Route::decide("dev.bob", 80, Some(&mine)), Err(RouteError::JumpPort(80, _))));
-        for elsewhere in
-            ["169.254.169.254", "10.77.0.5", "0.0.0.0", "127.0.0.2", "::", "fe80::1", "example.org", "host.example.org", ""]
-        {
+        for elsewhere in [
+            "169.254.169.254",
+            "10.77.0.5",
+            "0.0.0.0",
+            "127.0.0.2",
+            "::",
+            "fe80::1",
+            "example.org",
+            "host.example.org",
+            "",
+        ] {
             for port in [22, 80] {
                 let got = Route::decide(elsewhere, port, Some(&dev));
                 assert!(

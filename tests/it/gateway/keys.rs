@@ -187,7 +187,8 @@ async fn both_kinds_of_security_keys_open_the_door() {
         let done = session.authenticate_publickey_with("dev", public.clone(), None, &mut token).await.unwrap();
         assert!(matches!(done, AuthResult::Success), "{}", public.algorithm());
         // The same public key with another token behind it.
-        let mut forged = Token { key: PrivateKey::random(&mut russh::keys::key::safe_rng(), token.key.algorithm()).unwrap() };
+        let mut forged =
+            Token { key: PrivateKey::random(&mut russh::keys::key::safe_rng(), token.key.algorithm()).unwrap() };
         let mut session = raw(&world).await;
         let done = session.authenticate_publickey_with("dev", public, None, &mut forged).await.unwrap();
         assert!(matches!(done, AuthResult::Failure { .. }));

@@ -19,7 +19,8 @@ async fn a_command_has_its_streams_and_its_exit_code() {
         assert_eq!(done.stderr, "err\n");
     }
     let asked = world.book.asked.lock().unwrap();
-    let modes: Vec<String> = asked.iter().map(|ask| format!("{:?} {} {:?}", ask.mode, ask.vm, ask.guest_user)).collect();
+    let modes: Vec<String> =
+        asked.iter().map(|ask| format!("{:?} {} {:?}", ask.mode, ask.vm, ask.guest_user)).collect();
     assert_eq!(modes, ["Terminate dev None", "Jump dev None"]);
 }
 
@@ -117,9 +118,22 @@ async fn keepalives_are_answered() {
     let alive = ["-o", "ServerAliveInterval=1", "-o", "ServerAliveCountMax=2"];
     let idle = [&alive[..], &["dev@gw", "sleep 6; echo still here"]].concat();
     let jump = [&alive[..], &["-J", "gw", "dev", "sleep 6; echo still here"]].concat();
-    let (first, second, third) = tokio::join!(world.ssh(&idle), world.ssh(&jump), world.ssh(&["-N", "-o",
-        "ServerAliveInterval=1", "-o", "ServerAliveCountMax=2", "-o", "ExitOnForwardFailure=yes", "-L", "0:localhost:1",
-        "nobody.here@gw"]));
+    let (first, second, third) = tokio::join!(
+        world.ssh(&idle),
+        world.ssh(&jump),
+        world.ssh(&[
+            "-N",
+            "-o",
+            "ServerAliveInterval=1",
+            "-o",
+            "ServerAliveCountMax=2",
+            "-o",
+            "ExitOnForwardFailure=yes",
+            "-L",
+            "0:localhost:1",
+            "nobody.here@gw"
+        ])
+    );
     assert_eq!(first.ok().out(), "still here\n");
     assert_eq!(second.ok().out(), "still here\n");
     assert_ne!(third.code, Some(0));

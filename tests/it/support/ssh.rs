@@ -71,7 +71,8 @@ impl Directory for Book {
         self.check()?;
         self.asked.lock().unwrap().push(ask.clone());
         let found = self.machines.lock().unwrap().get(&ask.vm).cloned();
-        found.unwrap_or_else(|| Err(body(ErrorCode::NotFound, &format!("there is no machine {}", ask.vm), None)))
+        found
+            .unwrap_or_else(|| Err(body(ErrorCode::NotFound, &format!("there is no machine {}", ask.vm), None)))
             .map_err(Refusal::from)
     }
 
@@ -186,6 +187,7 @@ pub struct Wanted {
     pub login_grace: Duration,
     pub idle: Option<Duration>,
     pub drain: Duration,
+    pub rekey: Duration,
 }
 
 impl Default for Wanted {
@@ -196,6 +198,7 @@ impl Default for Wanted {
             login_grace: Duration::from_secs(30),
             idle: None,
             drain: Duration::from_millis(200),
+            rekey: Duration::from_secs(3600),
         }
     }
 }
@@ -240,6 +243,7 @@ impl World {
             login_grace: wanted.login_grace,
             idle: wanted.idle,
             drain: wanted.drain,
+            rekey: wanted.rekey,
         };
         let directory: Arc<dyn Directory> = Arc::<Book>::clone(&book);
         let gateway = Gateway::bind(settings, directory, Arc::new(TcpDialer)).await.unwrap();

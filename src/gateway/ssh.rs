@@ -83,8 +83,13 @@ pub fn check_user_key(key: &PublicKey, algorithm: &Algorithm) -> Result<(), Weak
     }
 }
 
+/// New keys after a gibibyte, or after this time.
+fn limits(rekey: Duration) -> russh::Limits {
+    russh::Limits { rekey_time_limit: rekey, ..russh::Limits::default() }
+}
+
 /// Towards clients.
-pub fn server_config(host_key: PrivateKey) -> server::Config {
+pub fn server_config(host_key: PrivateKey, rekey: Duration) -> server::Config {
     server::Config {
         server_id: SshId::Standard(SSH_ID.into()),
         methods: MethodSet::from([MethodKind::PublicKey].as_slice()),
@@ -93,6 +98,7 @@ pub fn server_config(host_key: PrivateKey) -> server::Config {
         auth_rejection_time_initial: Some(Duration::ZERO),
         max_auth_attempts: REJECTIONS_MAX,
         keys: vec![host_key],
+        limits: limits(rekey),
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
@@ -113,7 +119,7 @@ pub fn server_config(host_key: PrivateKey) -> server::Config {
 }
 
 /// Towards a guest that must show one of `host_keys`.
-pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
+pub fn client_config(host_keys: &[PublicKey], rekey: Duration) -> client::Config {
     // Only what is known is asked for, so that a guest with more keys shows one of these.
     let mut kinds: Vec<Algorithm> = Vec::new();
     for key in host_keys {
@@ -127,6 +133,7 @@ pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
     }
     client::Config {
         client_id: SshId::Standard(SSH_ID.into()),
+        limits: limits(rekey),
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,

@@ -88,9 +88,11 @@ rust_channel() {
   sed -n 's/^channel *= *"\(.*\)".*/\1/p' "$root/rust-toolchain.toml"
 }
 
+has_rustup() { as_user sh -c 'command -v rustup' >/dev/null; }
+
 # has_rust CHANNEL
 has_rust() {
-  if as_user rustup --version >/dev/null 2>&1; then
+  if has_rustup; then
     as_user rustup run "$1" cargo clippy --version >/dev/null 2>&1 &&
       as_user rustup run "$1" cargo fmt --version >/dev/null 2>&1
   else
@@ -100,7 +102,7 @@ has_rust() {
 
 install_rust() {
   local channel=$1
-  if ! as_user rustup --version >/dev/null 2>&1; then
+  if ! has_rustup; then
     apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]' ||
       die "Rust $channel is not installed, and $distribution_name has no package of rustup" \
         "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain $channel -c clippy -c rustfmt"

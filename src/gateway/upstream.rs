@@ -184,7 +184,8 @@ mod tests {
     fn a_backlog_keeps_the_order_and_puts_crumbs_together() {
         let data = |text: &'static str| ChannelMsg::Data { data: text.as_bytes().into() };
         let mut backlog = Backlog::default();
-        for message in [data("large one"), data("a"), data("bc"), data("second"), data("d"), ChannelMsg::Eof, data("e")] {
+        for message in [data("large one"), data("a"), data("bc"), data("second"), data("d"), ChannelMsg::Eof, data("e")]
+        {
             backlog.push(message);
         }
         assert_eq!(backlog.bytes, 20);

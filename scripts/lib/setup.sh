@@ -18,11 +18,13 @@ as_root() {
 
 # as_user CMD...   as whoever called sudo: a toolchain belongs to the one who builds
 as_user() {
+  local home=${HOME:-/root}
   if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
-    sudo -H -u "$SUDO_USER" -- "$@"
-  else
-    "$@"
+    home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+    set -- sudo -H -u "$SUDO_USER" -- env "PATH=$PATH:$home/.cargo/bin" "$@"
   fi
+  # rustup puts itself there, and only new shells know.
+  PATH=$PATH:$home/.cargo/bin "$@"
 }
 
 # Sets distribution (debian-12, ...) and distribution_name; ends on one that we do not know.
@@ -86,9 +88,11 @@ rust_channel() {
   sed -n 's/^channel *= *"\(.*\)".*/\1/p' "$root/rust-toolchain.toml"
 }
 
+has_rustup() { as_user sh -c 'command -v rustup' >/dev/null; }
+
 # has_rust CHANNEL
 has_rust() {
-  if command -v rustup >/dev/null; then
+  if has_rustup; then
     as_user rustup run "$1" cargo clippy --version >/dev/null 2>&1 &&
       as_user rustup run "$1" cargo fmt --version >/dev/null 2>&1
   else
@@ -98,7 +102,7 @@ has_rust() {
 
 install_rust() {
   local channel=$1
-  if ! command -v rustup >/dev/null; then
+  if ! has_rustup; then
     apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]' ||
       die "Rust $channel is not installed, and $distribution_name has no package of rustup" \
         "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain $channel -c clippy -c rustfmt"

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
@@ -15,9 +15,9 @@ use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Caller, Shared, audited, convert};
+use super::{Caller, Path, Query, Shared, Upgrade, audited, convert};
 use crate::api::error::ErrorBody;
-use crate::auth::policy::{self, Action, Permit};
+use crate::auth::policy::{Action, Permit};
 use crate::manager::console::Console;
 use crate::manager::watch::Told;
 use crate::model::id::{UserId, VmId};
@@ -32,7 +32,7 @@ const CONSOLE_MISSED: u16 = 4001;
 
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),
-    responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn vm_events(
     State(shared): State<Shared>,
     caller: Caller,
@@ -43,7 +43,8 @@ pub async fn vm_events(
 }
 
 /// Events of all machines of the caller; of everybody's for operators.
-#[utoipa::path(get, path = "/v1/events", responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream")))]
+#[utoipa::path(get, path = "/v1/events", responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"),
+        (status = 403, body = ErrorBody)))]
 pub async fn all_events(State(shared): State<Shared>, caller: Caller) -> Result<Response, ApiError> {
     let permit = caller.permit_widest(Action::VmSeeAll, Action::VmSee)?;
     let owner = owner_filter(&permit);
@@ -102,7 +103,7 @@ pub struct LogQuery {
 
 /// The last lines of a machine's serial line.
 #[utoipa::path(get, path = "/v1/vms/{vm}/logs", params(("vm" = String, Path), LogQuery),
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn logs(
     State(shared): State<Shared>,
     caller: Caller,
@@ -133,13 +134,13 @@ pub struct ConsoleQuery {
 
 /// A machine's serial line as a WebSocket of binary frames.
 #[utoipa::path(get, path = "/v1/vms/{vm}/console", params(("vm" = String, Path), ConsoleQuery),
-    responses((status = 101, description = "binary frames both ways"), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 101, description = "binary frames both ways"), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn console(
     State(shared): State<Shared>,
     caller: Caller,
     Path(vm): Path<String>,
     Query(query): Query<ConsoleQuery>,
-    upgrade: WebSocketUpgrade,
+    Upgrade(upgrade): Upgrade,
 ) -> Result<Response, ApiError> {
     let can_type = matches!(query.mode, ConsoleMode::Write);
     let action = if can_type { Action::VmConsole } else { Action::VmSee };
@@ -148,7 +149,6 @@ pub async fn console(
         shared.manager.console(&permit, can_type).await
     };
     let console = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
-    let _ = policy::actor(&caller.0);
     let stop = shared.manager.stopping().clone();
     Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| async move {
         let _ = stop.run_until_cancelled(relay(socket, console)).await;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
 mod gateway;
+mod house;
 mod hypervisor;
 mod reconcile;
 mod support;

@@ -60,6 +60,12 @@ impl Door {
 impl server::Handler for Door {
     type Error = Error;
 
+    async fn authentication_banner(&mut self) -> Result<Option<String>, Error> {
+        // A client with one key leaves at once when it is refused, before it could be told why.
+        let state = self.conn.shared.directory.ready().await;
+        Ok(state.err().map(|refusal| refusal.lines("\r\n")))
+    }
+
     async fn auth_none(&mut self, _user: &str) -> Result<Auth, Error> {
         Ok(Auth::reject())
     }
@@ -157,6 +163,10 @@ impl server::Handler for Door {
             self.conn.spawn(proxy::forward(Arc::clone(&self.conn), inside, channel, reply, ticket));
         }
         Ok(())
+    }
+
+    fn adjust_window(&mut self, _channel: ChannelId, _current: u32) -> u32 {
+        self.conn.window()
     }
 
     async fn pty_request(

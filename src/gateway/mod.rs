@@ -46,6 +46,7 @@ mod proxy;
 mod pump;
 mod ssh;
 pub mod target;
+mod upstream;
 mod wire;
 
 use dial::{GuestDialer, TcpDialer};

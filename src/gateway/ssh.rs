@@ -6,10 +6,10 @@ use std::time::Duration;
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PrivateKey, PublicKey};
 use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, client, server};
 
+use super::conn::WINDOW;
+
 /// How the gateway introduces itself.
 const SSH_ID: &str = "SSH-2.0-gvm";
-/// Window of one channel: what one stream may have under way. It covers 2 Gbit/s at 8 ms.
-const WINDOW: u32 = 2 * 1024 * 1024;
 /// Largest packet asked for; what OpenSSH uses.
 const PACKET: u32 = 32 * 1024;
 /// Messages of one channel that wait for its task; with [`PACKET`] this bounds a channel's memory to 1 MiB a side.

@@ -187,9 +187,12 @@ impl Probe {
             (false, true) => Accelerator::Emulation { why: format!("QEMU cannot use KVM on this host: {complaint}") },
             (false, false) => Accelerator::Emulation {
                 why: format!(
-                    "KVM is there, but an ordinary kernel did not come up on it within {} s (last it said {:?})",
+                    "KVM is there, but an ordinary kernel did not come up on it within {} s ({})",
                     self.deadline.as_secs_f32(),
-                    one_line(&said, "nothing"),
+                    match one_line(&said, "").as_str() {
+                        "" => "it printed nothing".to_owned(),
+                        last => format!("its last line was {last:?}"),
+                    },
                 ),
             },
         })

@@ -6,57 +6,25 @@ use jiff::Timestamp;
 
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
-use crate::image::ImageErrorKind;
-use crate::image::catalogue::{self, DiskFile, DiskImport, ImportLimits, ImportSource};
+use crate::image::catalogue;
 use crate::image::disk::DiskTools;
+pub use crate::image::import::ImportWords;
+use crate::image::import::{ImportLimits, ImportSource, import};
+use crate::image::{ImageError, ImageErrorKind};
 use crate::model::id::ImageId;
-use crate::model::name::{GuestUser, ImageName};
-use crate::model::units::Mib;
+use crate::model::name::ImageName;
 pub use crate::store::images::ImageRow;
 use crate::store::{StoreError, commit, images};
 
-/// A request to import an image, every value parsed.
-#[derive(Clone, Debug)]
-pub struct ImportRequest {
-    /// A folder with `image.toml`, or one disk file; which it is shows on the disk.
-    pub path: PathBuf,
-    /// Name; needed for a disk file.
-    pub name: Option<ImageName>,
-    /// Operating system word for a disk file.
-    pub os: Option<String>,
-    /// The usual login for a disk file.
-    pub user: Option<GuestUser>,
-    /// Hex SHA-256 that a disk file must have.
-    pub sha256: Option<String>,
-}
-
-impl ImportRequest {
-    async fn source(self) -> Result<ImportSource> {
-        if !self.path.is_absolute() {
-            let path = self.path.display();
-            return Err(ManagerError::invalid(format!("{path} is not an absolute path on the host")));
-        }
-        if tokio::fs::metadata(&self.path).await.is_ok_and(|meta| meta.is_dir()) {
-            return Ok(ImportSource::Folder(self.path));
-        }
-        let nameless = || {
-            ManagerError::invalid("a disk file needs a name")
-                .hint("add --name, or import a folder made by vm-images/build.sh")
-        };
-        Ok(ImportSource::Disk(DiskImport {
-            file: DiskFile::Path(self.path),
-            name: self.name.ok_or_else(nameless)?,
-            version: None,
-            os: self.os.unwrap_or_else(|| "linux".to_owned()),
-            user: match self.user {
-                Some(user) => user,
-                None => "gvm".parse().map_err(|_| ManagerError::invalid("no guest user"))?,
-            },
-            sha256: self.sha256,
-            format: None,
-            min_disk: Mib(0),
-        }))
-    }
+fn refused(error: ImageError) -> ManagerError {
+    let text = error.to_string();
+    let told = match error.kind {
+        ImageErrorKind::NotFound => ManagerError::not_found(text),
+        ImageErrorKind::Invalid => ManagerError::invalid(text),
+        ImageErrorKind::StorageFull => ManagerError::no_capacity(text),
+        _ => ManagerError::unavailable(text),
+    };
+    told.because(error)
 }
 
 impl Manager {
@@ -72,20 +40,10 @@ impl Manager {
     ///
     /// # Errors
     /// Where it is not what it says, refers to other files, or there is no room.
-    pub async fn import_image(&self, permit: &Permit, request: ImportRequest) -> Result<ImageRow> {
-        let source = request.source().await?;
-        let image = catalogue::import(&DiskTools::default(), &self.layout, source, ImportLimits::default())
-            .await
-            .map_err(|e| {
-                let text = e.to_string();
-                match e.kind {
-                    ImageErrorKind::NotFound => ManagerError::not_found(text),
-                    ImageErrorKind::Invalid => ManagerError::invalid(text),
-                    ImageErrorKind::StorageFull => ManagerError::no_capacity(text),
-                    _ => ManagerError::unavailable(text),
-                }
-                .because(e)
-            })?;
+    pub async fn import_image(&self, permit: &Permit, path: PathBuf, words: ImportWords) -> Result<ImageRow> {
+        let source = ImportSource::at_path(path, words).map_err(refused)?;
+        let imported = import(&DiskTools::default(), &self.layout, source, ImportLimits::default()).await;
+        let image = imported.map_err(refused)?;
         let mut tx = self.store.write().await?;
         images::add_image(&mut tx, &image, Timestamp::now()).await?;
         self.put_on_record(&mut tx, permit, "image.import", image.name.as_str()).await?;

@@ -123,20 +123,13 @@ impl Store {
         row.map_err(StoreError::Sql)?.map(|row| json(&row, "body")).transpose()
     }
 
-    /// Sets a value of the small name-value table.
+    /// Sets a value of the small name-value table in a transaction of its own.
     ///
     /// # Errors
     /// [`StoreError::Sql`].
     pub async fn set_meta<T: Serialize + Sync>(&self, name: &str, value: &T) -> Result<()> {
         let mut tx = self.write().await?;
-        sqlx::query(
-            "INSERT INTO meta (name, body) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body",
-        )
-        .bind(name)
-        .bind(to_json(value))
-        .execute(&mut *tx)
-        .await
-        .map_err(StoreError::Sql)?;
+        write_meta(&mut tx, name, value).await?;
         commit(tx).await
     }
 
@@ -145,6 +138,29 @@ impl Store {
         self.readers.close().await;
         self.writer.close().await;
     }
+}
+
+/// A value of the small name-value table, read under the write lock.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn read_meta<T: DeserializeOwned>(tx: &mut Write, name: &str) -> Result<Option<T>> {
+    let row = sqlx::query("SELECT body FROM meta WHERE name = $1").bind(name).fetch_optional(&mut **tx).await;
+    row.map_err(StoreError::Sql)?.map(|row| json(&row, "body")).transpose()
+}
+
+/// Sets a value of the small name-value table.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn write_meta<T: Serialize + Sync>(tx: &mut Write, name: &str, value: &T) -> Result<()> {
+    sqlx::query("INSERT INTO meta (name, body) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body")
+        .bind(name)
+        .bind(to_json(value))
+        .execute(&mut **tx)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::Sql)
 }
 
 /// Commits.

@@ -14,7 +14,7 @@ use crate::manager::access::KeyRow;
 use crate::manager::change::ChangeRequest;
 use crate::manager::create::CreateRequest;
 use crate::manager::doctor::Finding;
-use crate::manager::images::{ImageRow, ImportRequest};
+use crate::manager::images::{ImageRow, ImportWords};
 use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::Caps;
@@ -101,14 +101,19 @@ fn caps_view(caps: &Caps) -> CapsView {
     }
 }
 
-pub fn import(body: &ImportImage) -> Result<ImportRequest> {
-    Ok(ImportRequest {
-        path: body.path.clone().into(),
+/// The path and what is said about it.
+pub fn import(body: &ImportImage) -> Result<(std::path::PathBuf, ImportWords)> {
+    let path = std::path::PathBuf::from(&body.path);
+    if !path.is_absolute() {
+        return Err(ManagerError::invalid(format!("{:?} is not an absolute path on the host", body.path)));
+    }
+    let words = ImportWords {
         name: parse_opt(body.name.as_ref())?,
         os: body.os.clone(),
         user: parse_opt(body.user.as_ref())?,
         sha256: body.sha256.clone(),
-    })
+    };
+    Ok((path, words))
 }
 
 pub fn finding(finding: Finding) -> FindingView {

@@ -29,7 +29,8 @@ pub async fn import(
     let target = body.path.clone();
     let result = async {
         let permit = policy::allow(&caller.0, Action::ImageChange)?;
-        shared.manager.import_image(&permit, convert::import(&body)?).await
+        let (path, words) = convert::import(&body)?;
+        shared.manager.import_image(&permit, path, words).await
     };
     let row = audited(&shared, &caller, "image.import", &target, result.await).await?;
     Ok(Json(convert::image(&row)))

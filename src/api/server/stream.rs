@@ -12,6 +12,7 @@ use serde::Deserialize;
 use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
@@ -26,9 +27,10 @@ use crate::model::id::{UserId, VmId};
 const LOG_LINES: (usize, usize) = (200, 100_000);
 /// Keeps proxies and clients from closing a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Close codes of the console (RFC 6455, section 7.4: 4000 and up are ours).
-const CONSOLE_ENDED: u16 = 4000;
-const CONSOLE_MISSED: u16 = 4001;
+/// Close codes of the console (RFC 6455, section 7.4.1): the end of the line, and "come again" for a viewer that was
+/// too slow or whose manager goes down.
+const CONSOLE_ENDED: u16 = 1000;
+const CONSOLE_AGAIN: u16 = 1012;
 
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),
@@ -150,12 +152,10 @@ pub async fn console(
     };
     let console = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
     let stop = shared.manager.stopping().clone();
-    Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| async move {
-        let _ = stop.run_until_cancelled(relay(socket, console)).await;
-    }))
+    Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| relay(socket, console, stop)))
 }
 
-async fn relay(mut socket: WebSocket, mut console: Console) {
+async fn relay(mut socket: WebSocket, mut console: Console, stop: CancellationToken) {
     let remembered = std::mem::take(&mut console.remembered);
     if !remembered.is_empty() && socket.send(Message::Binary(remembered.into())).await.is_err() {
         return;
@@ -164,13 +164,14 @@ async fn relay(mut socket: WebSocket, mut console: Console) {
     ping.tick().await;
     let end = loop {
         tokio::select! {
+            () = stop.cancelled() => break (CONSOLE_AGAIN, "the manager goes down"),
             chunk = console.output.recv() => match chunk {
                 Ok(chunk) => {
                     if socket.send(Message::Binary(chunk.to_vec().into())).await.is_err() {
                         return;
                     }
                 }
-                Err(broadcast::error::RecvError::Lagged(_)) => break (CONSOLE_MISSED, "too slow: output was missed"),
+                Err(broadcast::error::RecvError::Lagged(_)) => break (CONSOLE_AGAIN, "too slow: output was missed"),
                 Err(broadcast::error::RecvError::Closed) => break (CONSOLE_ENDED, "the machine's console ended"),
             },
             message = socket.recv() => {

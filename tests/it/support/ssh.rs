@@ -57,6 +57,10 @@ impl Book {
 
 #[async_trait]
 impl Directory for Book {
+    async fn ready(&self) -> Result<(), Refusal> {
+        self.check()
+    }
+
     async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal> {
         self.check()?;
         let user = self.keys.lock().unwrap().get(public_key).cloned();

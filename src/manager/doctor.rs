@@ -11,7 +11,8 @@ use crate::host::accelerator::Probe;
 use crate::host::facts::{self, FactsQuery};
 use crate::image::catalogue::kernel_files;
 use crate::model::host::{HypervisorVersions, Version};
-use crate::plan::doctor::{Finding, Patient, examine};
+pub use crate::plan::doctor::Finding;
+use crate::plan::doctor::{Patient, examine};
 
 /// Between two tries to prove KVM, where nothing changed meanwhile.
 const PROVE_AGAIN: Duration = Duration::from_secs(600);

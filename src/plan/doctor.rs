@@ -197,8 +197,8 @@ fn sfq(host: &HostFacts) -> Finding {
         Some(false) => bad(
             "sfq",
             Level::Note,
-            "this kernel has no SFQ packet scheduler (CONFIG_NET_SCH_SFQ), which libvirt's own network limits need; \
-             gvm sets the limits without it",
+            "this kernel has no SFQ packet scheduler (CONFIG_NET_SCH_SFQ), which libvirt's network limits need: \
+             a machine with net_in or net_out does not start here",
             fix,
         ),
         None => bad("sfq", Level::Note, "it could not be found out whether the kernel has SFQ", fix),

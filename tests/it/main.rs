@@ -4,6 +4,7 @@
 
 mod cli;
 mod gateway;
+mod house;
 mod hypervisor;
 mod reconcile;
 mod support;

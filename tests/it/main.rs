@@ -6,5 +6,6 @@ mod cli;
 mod gateway;
 mod house;
 mod hypervisor;
+mod profiles;
 mod reconcile;
 mod support;

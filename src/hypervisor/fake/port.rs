@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::console::Echo;
 use super::world::World;
 use super::{FakeHypervisor, Op};
+use crate::hypervisor::xml::{self, Site, Templates};
 use crate::hypervisor::{
     ByteStream, DomainSpec, DomainStats, DomainVerdict, ErrorKind, Hypervisor, HypervisorError, HypervisorFacts,
     LiveChange, Result, Wake,
@@ -17,7 +18,9 @@ use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::{Observed, Power, WhyPaused};
 use crate::model::units::Mib;
-use crate::model::vm::domain_name;
+
+/// The machine type that its domains get.
+const MACHINE: &str = "pc-q35-10.0";
 
 #[async_trait]
 impl Hypervisor for FakeHypervisor {
@@ -29,7 +32,7 @@ impl Hypervisor for FakeHypervisor {
                 qemu_version: "10.0.2".to_owned(),
                 memory: Mib(65_536),
                 cpus: 16,
-                machine: "pc-q35-10.0".to_owned(),
+                machine: MACHINE.to_owned(),
             })
         })
         .await
@@ -53,9 +56,14 @@ impl Hypervisor for FakeHypervisor {
     }
 
     async fn check(&self, spec: &DomainSpec) -> Result<DomainVerdict> {
-        let xml = format!("<domain><name>{}</name></domain>", domain_name(spec.id));
-        self.call(Op::Check, Some(spec.id), |_| Ok(DomainVerdict { xml, native: Ok("qemu-system-x86_64".to_owned()), template_diff: String::new() }))
-            .await
+        // Rendered by the real templates: only the verdict of libvirt is missing.
+        let site = Site { machine: MACHINE.to_owned(), cpuset: None };
+        let rendered = xml::domain(&Templates::default(), spec, &site);
+        self.call(Op::Check, Some(spec.id), |_| {
+            let native = Ok("qemu-system-x86_64".to_owned());
+            Ok(DomainVerdict { xml: rendered?, native, template_diff: String::new() })
+        })
+        .await
     }
 
     async fn define(&self, spec: &DomainSpec) -> Result<()> {

@@ -28,6 +28,11 @@ const MEANINGS: &[Meaning] = &[
         "gvm's user may not use libvirt; add it to the group libvirt",
     ),
     meaning(&["failed to connect socket"], ErrorKind::Transient, "libvirtd does not run or its socket is elsewhere"),
+    meaning(
+        &["unable to execute qemu agent command"],
+        ErrorKind::Invalid,
+        "the guest agent cannot do that inside the guest",
+    ),
     meaning(&["client socket is closed"], ErrorKind::Transient, "the connection to libvirtd was lost"),
     meaning(
         &["specified qdisc kind is unknown"],
@@ -44,6 +49,11 @@ const MEANINGS: &[Meaning] = &[
         &["failed to create listening socket", "address already in use"],
         ErrorKind::Permanent,
         "another DNS server holds port 53 on the network's address; make it listen on its own addresses only",
+    ),
+    meaning(
+        &["resolv-file is missing"],
+        ErrorKind::Permanent,
+        "the host's /etc/resolv.conf points to nowhere; start its resolver or write the file",
     ),
     meaning(
         &["network is already in use by interface"],

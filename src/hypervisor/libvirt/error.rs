@@ -83,6 +83,12 @@ const MEANINGS: &[Meaning] = &[
          of libvirtd is below the machine's size",
     ),
     meaning(
+        &["cannot limit locked memory"],
+        ErrorKind::Permanent,
+        "libvirtd may not lock as much memory as a machine with a host device needs; it has to run with \
+         CAP_SYS_RESOURCE, or with LimitMEMLOCK=infinity",
+    ),
+    meaning(
         &["is not viable"],
         ErrorKind::Conflict,
         "another device of the same IOMMU group is still used by the host; `gvm doctor` names it",
@@ -92,6 +98,7 @@ const MEANINGS: &[Meaning] = &[
         ErrorKind::Conflict,
         "the host device is not bound to vfio-pci",
     ),
+    meaning(&["not found: could not access", "/config"], ErrorKind::Permanent, "the host has no such PCI device"),
     meaning(&["is in use by driver"], ErrorKind::Conflict, "another machine has the host device"),
     meaning(
         &["cannot set up guest memory"],

@@ -81,6 +81,57 @@ fn firmware_alone_lives_a_whole_life() {
 }
 
 #[test]
+fn what_others_change_is_seen_in_the_list() {
+    in_private_host!(|| block_on(async {
+        let hypervisor = libvirt(URI);
+        let spec = firmware_only();
+        let name = format!("gvm-{}", spec.id);
+        hypervisor.define(&spec).await.unwrap();
+        hypervisor.start(spec.id).await.unwrap();
+        let listed = async || match hypervisor.observe_all().await.unwrap().pop() {
+            Some((_, Observed::Defined(domain))) => Some(domain),
+            _ => None,
+        };
+        assert_eq!(listed().await.unwrap().caps, Caps::default());
+        let wait = async |wanted: Option<u32>| {
+            for _ in 0..200 {
+                if listed().await.map(|domain| domain.caps.cpu_percent.unwrap_or(0)) == wanted {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            panic!("not {wanted:?}: {:?}", listed().await);
+        };
+        wait(Some(0)).await;
+        tool("virsh", &["schedinfo", &name, "--live", "--set", "global_quota=70000"]);
+        wait(Some(70)).await;
+        // Ends with the run: the definition has no such limit.
+        tool("virsh", &["destroy", &name]);
+        wait(Some(0)).await;
+        tool("virsh", &["undefine", &name]);
+        wait(None).await;
+    }));
+}
+
+#[test]
+fn a_machine_whose_card_is_not_there_does_not_start() {
+    in_private_host!(|| block_on(async {
+        let hypervisor = libvirt(URI);
+        let spec = DomainSpec { hostdevs: vec!["0000:41:00.0".parse().unwrap()], ..firmware_only() };
+        hypervisor.define(&spec).await.unwrap();
+        let defined = domain(&*hypervisor, spec.id).await;
+        assert!(spec.is_met_by(&defined) && defined.hostdevs.is_empty(), "it holds none while it is off");
+        let refused = hypervisor.start(spec.id).await.unwrap_err();
+        // A libvirtd in a container fails one step earlier: it may not lock the memory.
+        let words = ["no such PCI device", "CAP_SYS_RESOURCE"];
+        let is_named = words.iter().any(|words| refused.message.contains(words));
+        assert!(refused.kind == ErrorKind::Permanent && is_named, "{refused}");
+        assert_eq!(domain(&*hypervisor, spec.id).await.power, Power::Off);
+        hypervisor.undefine(spec.id).await.unwrap();
+    }));
+}
+
+#[test]
 fn strangers_are_left_alone() {
     in_private_host!(|| block_on(async {
         let hypervisor = libvirt(URI);

@@ -24,7 +24,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error as TemplateError, ErrorKind as TemplateErrorKind, UndefinedBehavior};
 use serde::Serialize;
 
-pub(super) use self::network::{HostEntry, host_entry, network, read_network};
+pub(super) use self::network::{HostEntry, Names, host_entry, network, read_network};
 pub(super) use self::read::{Description, cpus_of_node, machine_type, read_domain};
 pub(super) use self::view::{CPU_PERIOD_US, Site, cpu_quota_us, net_average};
 use super::{DomainSpec, ErrorKind, HypervisorError, Result};

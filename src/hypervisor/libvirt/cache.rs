@@ -60,11 +60,20 @@ impl Cache {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events arrive from now on, or no longer. Either way nothing from before counts.
-    pub(in crate::hypervisor) fn set_live(&self, is_live: bool) {
+    /// Events arrive from now on. Nothing from before counts.
+    pub(in crate::hypervisor) fn open(&self) {
+        self.start_over(State { is_live: true, ..State::default() });
+    }
+
+    /// Events arrive no longer.
+    pub(in crate::hypervisor) fn close(&self) {
+        self.start_over(State::default());
+    }
+
+    fn start_over(&self, fresh: State) {
         let mut state = self.state();
         let now = state.now + 1;
-        *state = State { is_live, now, ..State::default() };
+        *state = State { now, ..fresh };
     }
 
     /// The domain changed.
@@ -147,7 +156,7 @@ mod tests {
         };
         put(None);
         assert!(cache.get(vm, None).is_none(), "no events, nothing kept");
-        cache.set_live(true);
+        cache.open();
         put(None);
         assert!(cache.get(vm, None).is_some() && cache.get(vm, Some(3)).is_none(), "only the same run");
         cache.forget(other);
@@ -155,14 +164,14 @@ mod tests {
         cache.forget(vm);
         assert!(cache.get(vm, None).is_none());
         put(Some(3));
-        cache.set_live(false);
+        cache.close();
         assert!(cache.get(vm, Some(3)).is_none(), "a lost connection drops everything");
     }
 
     #[test]
     fn what_changed_while_it_was_read_is_not_kept() {
         let cache = Cache::default();
-        cache.set_live(true);
+        cache.open();
         let (vm, other) = (VmId::generate(), VmId::generate());
         let mark = cache.mark();
         cache.forget(vm);
@@ -176,7 +185,7 @@ mod tests {
         cache.put(VmId::from_uuid(uuid::Uuid::nil()), None, described(), mark);
         assert!(cache.get(VmId::from_uuid(uuid::Uuid::nil()), None).is_none(), "more changes than are remembered");
         let before = cache.mark();
-        cache.set_live(true);
+        cache.open();
         cache.put(vm, None, described(), before);
         assert!(cache.get(vm, None).is_none(), "read on another connection");
     }

@@ -28,6 +28,11 @@ const MEANINGS: &[Meaning] = &[
         "gvm's user may not use libvirt; add it to the group libvirt",
     ),
     meaning(&["failed to connect socket"], ErrorKind::Transient, "libvirtd does not run or its socket is elsewhere"),
+    meaning(
+        &["unable to execute qemu agent command"],
+        ErrorKind::Invalid,
+        "the guest agent cannot do that inside the guest",
+    ),
     meaning(&["client socket is closed"], ErrorKind::Transient, "the connection to libvirtd was lost"),
     meaning(
         &["specified qdisc kind is unknown"],
@@ -44,6 +49,11 @@ const MEANINGS: &[Meaning] = &[
         &["failed to create listening socket", "address already in use"],
         ErrorKind::Permanent,
         "another DNS server holds port 53 on the network's address; make it listen on its own addresses only",
+    ),
+    meaning(
+        &["resolv-file is missing"],
+        ErrorKind::Permanent,
+        "the host's /etc/resolv.conf points to nowhere; start its resolver or write the file",
     ),
     meaning(
         &["network is already in use by interface"],
@@ -73,6 +83,12 @@ const MEANINGS: &[Meaning] = &[
          of libvirtd is below the machine's size",
     ),
     meaning(
+        &["cannot limit locked memory"],
+        ErrorKind::Permanent,
+        "libvirtd may not lock as much memory as a machine with a host device needs; it has to run with \
+         CAP_SYS_RESOURCE, or with LimitMEMLOCK=infinity",
+    ),
+    meaning(
         &["is not viable"],
         ErrorKind::Conflict,
         "another device of the same IOMMU group is still used by the host; `gvm doctor` names it",
@@ -82,6 +98,7 @@ const MEANINGS: &[Meaning] = &[
         ErrorKind::Conflict,
         "the host device is not bound to vfio-pci",
     ),
+    meaning(&["not found: could not access", "/config"], ErrorKind::Permanent, "the host has no such PCI device"),
     meaning(&["is in use by driver"], ErrorKind::Conflict, "another machine has the host device"),
     meaning(
         &["cannot set up guest memory"],

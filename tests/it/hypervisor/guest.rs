@@ -99,16 +99,21 @@ pub fn pid_of(vm: VmId) -> i32 {
     std::fs::read_to_string(path).unwrap().trim().parse().unwrap()
 }
 
-/// The folder of the tiny image, where it was built.
-pub fn tiny() -> Option<PathBuf> {
-    let named = std::env::var_os("GVM_TINY_IMAGE").map(PathBuf::from);
+/// The folder of an image, where it was built: `GVM_IMAGE_TINY` and so on, or the newest in the cache.
+pub fn image(name: &str) -> Option<PathBuf> {
+    let named = std::env::var_os(format!("GVM_IMAGE_{}", name.to_uppercase())).map(PathBuf::from);
     let cached = || {
-        let home = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-        let cache = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
-        let images = std::fs::read_dir(cache.join("gvm/images")).ok()?;
-        let is_tiny = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("tiny-"));
+        let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")))?;
+        let prefix = format!("{name}-");
+        let is_wanted = |path: &PathBuf| path.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix));
         let modified = |path: &PathBuf| path.metadata().and_then(|about| about.modified()).ok();
-        images.flatten().map(|entry| entry.path()).filter(is_tiny).max_by_key(modified)
+        let folders = std::fs::read_dir(cache.join("gvm/images")).ok()?;
+        folders.flatten().map(|entry| entry.path()).filter(is_wanted).max_by_key(modified)
     };
-    named.or_else(cached).filter(|folder| folder.join("vmlinuz").exists())
+    let found = named.or_else(cached).filter(|folder| folder.join("vmlinuz").exists());
+    if found.is_none() {
+        eprintln!("skipped: the image {name} is not built (vm-images/build.sh {name})");
+    }
+    found
 }

@@ -13,7 +13,7 @@ use gvm::model::units::Mib;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::guest::{Line, cgroup, pid_of, tiny, tool};
+use super::guest::{Line, PATIENCE, cgroup, image, pid_of, tool};
 use super::samples::{block_on, domain, firmware_only, libvirt, wait_for};
 use crate::support::own_process::in_private_host;
 
@@ -77,6 +77,57 @@ fn firmware_alone_lives_a_whole_life() {
         assert_eq!(hypervisor.observe(vm).await, Observed::Missing);
         let log = std::fs::read_to_string("/var/lib/gvm/serial.log").unwrap();
         assert!(log.contains("SeaBIOS"), "{log}");
+    }));
+}
+
+#[test]
+fn what_others_change_is_seen_in_the_list() {
+    in_private_host!(|| block_on(async {
+        let hypervisor = libvirt(URI);
+        let spec = firmware_only();
+        let name = format!("gvm-{}", spec.id);
+        hypervisor.define(&spec).await.unwrap();
+        hypervisor.start(spec.id).await.unwrap();
+        let listed = async || match hypervisor.observe_all().await.unwrap().pop() {
+            Some((_, Observed::Defined(domain))) => Some(domain),
+            _ => None,
+        };
+        assert_eq!(listed().await.unwrap().caps, Caps::default());
+        let wait = async |wanted: Option<u32>| {
+            for _ in 0..200 {
+                if listed().await.map(|domain| domain.caps.cpu_percent.unwrap_or(0)) == wanted {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            panic!("not {wanted:?}: {:?}", listed().await);
+        };
+        wait(Some(0)).await;
+        tool("virsh", &["schedinfo", &name, "--live", "--set", "global_quota=70000"]);
+        wait(Some(70)).await;
+        // Ends with the run: the definition has no such limit.
+        tool("virsh", &["destroy", &name]);
+        wait(Some(0)).await;
+        tool("virsh", &["undefine", &name]);
+        wait(None).await;
+    }));
+}
+
+#[test]
+fn a_machine_whose_card_is_not_there_does_not_start() {
+    in_private_host!(|| block_on(async {
+        let hypervisor = libvirt(URI);
+        let spec = DomainSpec { hostdevs: vec!["0000:41:00.0".parse().unwrap()], ..firmware_only() };
+        hypervisor.define(&spec).await.unwrap();
+        let defined = domain(&*hypervisor, spec.id).await;
+        assert!(spec.is_met_by(&defined) && defined.hostdevs.is_empty(), "it holds none while it is off");
+        let refused = hypervisor.start(spec.id).await.unwrap_err();
+        // A libvirtd in a container fails one step earlier: it may not lock the memory.
+        let words = ["no such PCI device", "CAP_SYS_RESOURCE"];
+        let is_named = words.iter().any(|words| refused.message.contains(words));
+        assert!(refused.kind == ErrorKind::Permanent && is_named, "{refused}");
+        assert_eq!(domain(&*hypervisor, spec.id).await.power, Power::Off);
+        hypervisor.undefine(spec.id).await.unwrap();
     }));
 }
 
@@ -197,10 +248,7 @@ fn make_seed() {
 #[test]
 fn tiny_boots_with_its_address_and_grows_while_it_runs() {
     in_private_host!(|| block_on(async {
-        let Some(image) = tiny() else {
-            eprintln!("skipped: the tiny image is not built (vm-images/build.sh tiny)");
-            return;
-        };
+        let Some(image) = image("tiny") else { return };
         let hypervisor = libvirt(URI);
         let hypervisor = &*hypervisor;
         tool("qemu-img", &["create", "-q", "-f", "qcow2", "/var/lib/gvm/root.qcow2", "64M"]);
@@ -284,12 +332,65 @@ fn tiny_boots_with_its_address_and_grows_while_it_runs() {
 }
 
 #[test]
+fn a_host_without_resolver_still_gives_addresses() {
+    in_private_host!(|| block_on(async {
+        std::fs::remove_file("/etc/resolv.conf").unwrap();
+        std::os::unix::fs::symlink("../run/systemd/resolve/stub-resolv.conf", "/etc/resolv.conf").unwrap();
+        let hypervisor = libvirt(URI);
+        for _ in 0..2 {
+            hypervisor.ensure_network(&network()).await.unwrap();
+            let (mac, address) = (MacAddress::qemu([1, 2, 3]), GuestAddress([10, 77, 0, 9].into()));
+            hypervisor.ensure_host_entry("gvm", mac, address, "web").await.unwrap();
+        }
+        let entries = std::fs::read_to_string("/var/lib/libvirt/dnsmasq/gvm.hostsfile").unwrap();
+        assert!(entries.contains("52:54:00:01:02:03,10.77.0.9,web"), "{entries}");
+    }));
+}
+
+/// A whole Debian: minutes under emulation, so only where `GVM_E2E` names `debian` as well.
+#[test]
+fn a_guest_agent_runs_programs_and_hears_the_request_to_stop() {
+    if !std::env::var("GVM_E2E").is_ok_and(|suites| suites.contains("debian")) {
+        eprintln!("skipped: boots a whole Debian; run it with GVM_E2E=libvirt,debian");
+        return;
+    }
+    in_private_host!(|| block_on(async {
+        let Some(image) = image("debian") else { return };
+        let hypervisor = libvirt(URI);
+        let hypervisor = &*hypervisor;
+        std::fs::copy(image.join("disk.qcow2"), "/var/lib/gvm/base.qcow2").unwrap();
+        let base = "/var/lib/gvm/base.qcow2";
+        tool("qemu-img", &["create", "-q", "-f", "qcow2", "-b", base, "-F", "qcow2", "/var/lib/gvm/root.qcow2"]);
+        let mut spec =
+            DomainSpec { vcpus: 2, memory: Mib(1024), max_memory: None, nic: None, ..tiny_spec(&image, false) };
+        spec.disks[0].backing = Some((base.into(), DiskFormat::Qcow2));
+        let vm = spec.id;
+        hypervisor.define(&spec).await.unwrap();
+        hypervisor.start(vm).await.unwrap();
+        let asked = std::time::Instant::now();
+        let run = async |argv: &[&str], seconds| hypervisor.guest_exec(vm, argv, Duration::from_secs(seconds)).await;
+        while let Err(error) = run(&["/bin/true"], 10).await {
+            assert!(error.kind == ErrorKind::Transient && asked.elapsed() < PATIENCE * 4, "{error}");
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        assert_eq!(run(&["/bin/echo", "a b", "c"], 60).await.unwrap(), (0, b"a b c\n".to_vec()));
+        assert_eq!(run(&["/bin/sh", "-c", "exit 7"], 60).await.unwrap().0, 7);
+        assert_eq!(run(&["/bin/sh", "-c", "kill -9 $$"], 60).await.unwrap().0, 137);
+        let slow = run(&["/bin/sleep", "60"], 3).await.unwrap_err();
+        assert!(slow.kind == ErrorKind::Transient && slow.message.contains("did not end within 3 s"), "{slow}");
+        let missing = run(&["/no/such/program"], 60).await.unwrap_err();
+        assert!(missing.kind == ErrorKind::Invalid && missing.message.contains("No such file"), "{missing}");
+        hypervisor.shutdown(vm).await.unwrap();
+        wait_for(hypervisor, vm, Power::Off).await;
+        assert!(domain(hypervisor, vm).await.is_off_by_guest);
+        hypervisor.undefine(vm).await.unwrap();
+    }));
+}
+
+#[test]
 fn a_full_disk_of_the_host_holds_the_guest() {
     in_private_host!(|| block_on(async {
-        let Some(image) = tiny() else {
-            eprintln!("skipped: the tiny image is not built (vm-images/build.sh tiny)");
-            return;
-        };
+        let Some(image) = image("tiny") else { return };
         let hypervisor = libvirt(URI);
         let hypervisor = &*hypervisor;
         std::fs::create_dir("/var/lib/gvm/small").unwrap();

@@ -58,7 +58,7 @@ where
     }
     match conn.member() {
         Some(member) => tracing::info!(
-            user = %member.user, login = %member.login, channels = conn.opened(),
+            user = %member.user, login = ?member.login, channels = conn.opened(),
             seconds = started.elapsed().as_secs(), why, "logged out"
         ),
         None => tracing::debug!(why, "gone without a login"),

@@ -107,7 +107,7 @@ impl server::Handler for Door {
         self.conn.set_handle(session.handle());
         if let Some(member) = self.conn.member() {
             let _span = self.conn.span().entered();
-            tracing::info!(user = %member.user, login = %member.login, "logged in");
+            tracing::info!(user = %member.user, login = ?member.login, "logged in");
         }
         Ok(())
     }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PrivateKey, PublicKey};
-use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, client, server};
+use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, client, kex, server};
 
 use super::conn::WINDOW;
 
@@ -37,6 +37,21 @@ const USER_KEYS: &[Algorithm] = &[
     Algorithm::SkEcdsaSha2NistP256,
     Algorithm::Rsa { hash: Some(HashAlg::Sha512) },
     Algorithm::Rsa { hash: Some(HashAlg::Sha256) },
+];
+
+/// Key exchanges. Finite-field groups are left out: with one of 8192 bits a stranger buys a second of our
+/// processor for one packet. The NIST curves are for machines in FIPS mode.
+const KEY_EXCHANGES: &[kex::Name] = &[
+    kex::MLKEM768X25519_SHA256,
+    kex::CURVE25519,
+    kex::CURVE25519_PRE_RFC_8731,
+    kex::ECDH_SHA2_NISTP256,
+    kex::ECDH_SHA2_NISTP384,
+    kex::ECDH_SHA2_NISTP521,
+    kex::EXTENSION_SUPPORT_AS_CLIENT,
+    kex::EXTENSION_SUPPORT_AS_SERVER,
+    kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT,
+    kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
 ];
 
 /// Towards guests: the cipher that processors have instructions for goes first.
@@ -105,6 +120,7 @@ pub fn server_config(host_key: PrivateKey, rekey: Duration) -> server::Config {
         event_buffer_size: SESSION_QUEUE,
         preferred: Preferred {
             key: Cow::Borrowed(USER_KEYS),
+            kex: Cow::Borrowed(KEY_EXCHANGES),
             cipher: Cow::Borrowed(CLIENT_CIPHERS),
             ..Preferred::DEFAULT
         },
@@ -137,7 +153,12 @@ pub fn client_config(host_keys: &[PublicKey], rekey: Duration) -> client::Config
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
-        preferred: Preferred { key: Cow::Owned(kinds), cipher: Cow::Borrowed(GUEST_CIPHERS), ..Preferred::DEFAULT },
+        preferred: Preferred {
+            key: Cow::Owned(kinds),
+            kex: Cow::Borrowed(KEY_EXCHANGES),
+            cipher: Cow::Borrowed(GUEST_CIPHERS),
+            ..Preferred::DEFAULT
+        },
         inactivity_timeout: None,
         keepalive_interval: Some(KEEPALIVE),
         keepalive_max: KEEPALIVES_MAX,

@@ -142,7 +142,7 @@ async fn logins_are_logged_and_private_keys_are_not() {
     tokio::time::sleep(Duration::from_millis(300)).await;
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     for wanted in [
-        "logged in user=alice login=dev",
+        "logged in user=alice login=\"dev\"",
         "connected to the machine user=alice vm=dev.alice",
         "mode=\"terminate\"",
         "mode=\"jump\"",

@@ -8,6 +8,7 @@
 //! does not know: files, memory of the host, XML.
 
 mod console;
+mod peek;
 mod port;
 mod world;
 

@@ -25,7 +25,6 @@ root=$(dirname "$(dirname "$self")")
 readonly VM=dev
 # The manager reads images there too; under systemd it sees no home folder.
 readonly IMAGE_CACHE=/var/cache/gvm/images
-target=${CARGO_TARGET_DIR:-$root/target}
 begin=$SECONDS
 
 usage() {
@@ -40,17 +39,6 @@ need_root() {
 }
 
 # --- parts ------------------------------------------------------------------------------------------------------------
-
-# build dev|release   a program that is up to date costs a second
-build() {
-  local -a args=(build --bin gvm --manifest-path "$root/Cargo.toml" --target-dir "$target")
-  [ "$1" = dev ] || args+=(--release)
-  [ -z "${GVM_FEATURES:-}" ] || args+=(--features "$GVM_FEATURES")
-  # On a terminal cargo shows how far it is.
-  [ -t 2 ] || args+=(--quiet)
-  as_user cargo "${args[@]}" >&2 || die "gvm could not be built" "cargo ${args[*]}"
-  [ "$1" = dev ] && built=$target/debug/gvm || built=$target/release/gvm
-}
 
 # Packages that building an image needs, where they are missing.
 image_packages() {
@@ -133,7 +121,7 @@ quickstart() {
   need_root
   find_member
   stage "looking for what gvm needs" "$root/scripts/setup.sh" --build
-  stage "building gvm (minutes, the first time)" build release
+  stage "building gvm (minutes, the first time)" build_gvm release
   local is_new_member=''
   [ "$member" = root ] || [[ " $(id -nG "$member") " == *" gvm "* ]] || is_new_member=yes
   stage "installing gvm"
@@ -218,7 +206,7 @@ check() {
   local before
   stage "looking for what gvm needs" "$root/scripts/setup.sh" --build
   image_packages tiny
-  stage "building gvm, the dev build (minutes, the first time)" build dev
+  stage "building gvm, the dev build (minutes, the first time)" build_gvm dev
   stage "building the image tiny from packages (a minute, the first time)" build_image tiny
   before=$(machine_state)
   trap 'private_down; exit 1' INT TERM HUP

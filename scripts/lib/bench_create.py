@@ -1,5 +1,6 @@
 """bench-create.sh, inside the private host: bench_create.py BINARY IMAGE_FOLDER PAIRS."""
 
+import json
 import os
 import re
 import shutil
@@ -48,29 +49,25 @@ def wait_for_login(address, user, begin):
     return banner, time.monotonic() - begin
 
 
-def stages(manager, vm_id):
-    """When each stage of the machine's last change began. The stream goes on, so one reads what is kept."""
-    begun = {}
-    stream = subprocess.Popen([manager.binary, "-o", "json", "events", vm_id], stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        os.set_blocking(stream.stdout.fileno(), False)
-        text, end = "", time.monotonic() + 5
-        while time.monotonic() < end and "define" not in text:
-            text += stream.stdout.read() or ""
-            time.sleep(0.02)
-    finally:
-        stream.kill()
-        stream.wait()
-    for at, stage in re.findall(r'"at": ?"([^"]+)".*?"stage": ?"([^"]+)"', text, re.S):
-        # Python 3.11 takes up to six digits of a second.
-        begun.setdefault(stage, datetime.fromisoformat(re.sub(r"(\.\d{1,6})\d*Z", r"\1+00:00", at)).timestamp())
+def stages(vm_id):
+    """When each stage of the machine's last change began, as far as its definition."""
+    api, begun = Unix(), {}
+    api.request("GET", f"/v1/vms/{vm_id}/events")
+    stream = api.getresponse()
+    while "define" not in begun:
+        line = stream.readline()
+        if line.startswith(b"data: "):
+            event = json.loads(line[6:])
+            # Python 3.11 takes up to six digits of a second.
+            at = re.sub(r"(\.\d{1,6})\d*Z", r"\1+00:00", event["at"])
+            begun.setdefault(event["stage"], datetime.fromisoformat(at).timestamp())
+    api.close()
     return begun
 
 
-def prepared_s(manager, vm_id):
+def prepared_s(vm_id):
     """Seconds that overlay and seed took, by the manager's own events."""
-    begun = stages(manager, vm_id)
+    begun = stages(vm_id)
     return begun["define"] - begun["disk"]
 
 
@@ -78,7 +75,7 @@ def by_gvm(manager, name):
     begin = time.monotonic()
     vm = manager.gvm("create", name, "--profile", "tiny", "--no-wait")["vm"]
     banner, login = wait_for_login(vm["address"], vm["guest_user"], begin)
-    return vm, banner, login, prepared_s(manager, vm["id"])
+    return vm, banner, login, prepared_s(vm["id"])
 
 
 def gone(manager, name):
@@ -170,7 +167,7 @@ def clones(manager):
             begin = time.monotonic()
             made = manager.gvm("create", "c", "--profile", "debian", "--image", image, "--disk", "20G", "--stopped")
             whole[image].append((time.monotonic() - begin) * 1000)
-            begun = stages(manager, made["vm"]["id"])
+            begun = stages(made["vm"]["id"])
             overlay[image].append((begun["seed"] - begun["disk"]) * 1000)
             gone(manager, "c")
     return overlay, whole

@@ -111,3 +111,16 @@ install_rust() {
   as_user rustup toolchain install "$channel" --profile minimal --component clippy --component rustfmt >&2 ||
     die "rustup could not install Rust $channel" "rustup toolchain install $channel"
 }
+
+# build_gvm dev|release   sets built, the program; one that is up to date costs a second. Wants log.sh.
+build_gvm() {
+  local target=${CARGO_TARGET_DIR:-$root/target}
+  local -a args=(build --bin gvm --manifest-path "$root/Cargo.toml" --target-dir "$target")
+  [ "$1" = dev ] || args+=(--release)
+  # test.sh builds everything with the same features, so that it is built once; what only tests depend on has features too.
+  [ "$1" != dev ] || [ -z "${GVM_FEATURES:-}" ] || args+=(--test it --features "$GVM_FEATURES")
+  # On a terminal cargo shows how far it is.
+  [ -t 2 ] || args+=(--quiet)
+  (cd "$root" && as_user cargo "${args[@]}") >&2 || die "gvm could not be built" "cargo ${args[*]}"
+  if [ "$1" = dev ]; then built=$target/debug/gvm; else built=$target/release/gvm; fi
+}

@@ -2,7 +2,6 @@
 //! caller may do, what the documents promise.
 
 mod callers;
-mod client_build;
 mod dependencies;
 mod documents;
 mod forgotten;

@@ -36,6 +36,24 @@ async fn refusal(path: &Path) -> String {
 }
 
 #[tokio::test]
+async fn nobody_else_can_read_the_keys_in_it() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("gvm.db");
+    let others = |file: &Path| std::fs::metadata(file).unwrap().permissions().mode() & 0o077;
+    // As a manager without this care once made it.
+    std::fs::write(&path, "").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let store = Store::open(&path).await.unwrap();
+    store.ensure_user(1000, &"alice".parse().unwrap(), Role::Member, Timestamp::now()).await.unwrap();
+    for entry in std::fs::read_dir(dir.path()).unwrap() {
+        let file = entry.unwrap().path();
+        assert_eq!(others(&file), 0, "{}", file.display());
+    }
+    assert!(dir.path().join("gvm.db-wal").exists());
+}
+
+#[tokio::test]
 async fn a_damaged_file_is_told_with_the_way_out() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("gvm.db");

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail};
 use nix::fcntl::{Flock, FlockArg};
 use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::api::server;
@@ -40,6 +40,8 @@ const STATE_MODE: u32 = 0o711;
 /// # Errors
 /// Says what is missing or in the way, and what to do.
 pub async fn run(config: Config) -> Result<()> {
+    // From here on a signal waits until it can be answered by a clean end.
+    let mut signals = Signals::listen()?;
     let state_dir = config.manager.state_dir.clone();
     std::fs::DirBuilder::new().recursive(true).mode(STATE_MODE).create(&state_dir).with_context(|| {
         format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display())
@@ -70,7 +72,7 @@ pub async fn run(config: Config) -> Result<()> {
     // Fails where there is no systemd, which is no fault.
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
 
-    wait_for_signal().await?;
+    signals.wait().await;
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Stopping]);
     tracing::info!("stopping");
     stop.cancel();
@@ -131,6 +133,10 @@ fn bind(config: &Config) -> Result<UnixListener> {
     if let Some(dir) = path.parent() {
         std::fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     }
+    // A plain file refuses a connection just as a dead socket does.
+    if std::fs::symlink_metadata(path).is_ok_and(|meta| !meta.file_type().is_socket()) {
+        bail!("{} is in the way and no socket; move it away, or set manager.socket to another path", path.display());
+    }
     match UnixStream::connect(path) {
         Ok(_) => bail!("another program listens on {}; stop it, or set manager.socket to another path", path.display()),
         Err(e) if e.kind() == ErrorKind::ConnectionRefused => {
@@ -163,12 +169,23 @@ fn open_to_group(path: &PathBuf, group: Option<&str>) -> Result<()> {
         .with_context(|| format!("cannot set the mode of {}", path.display()))
 }
 
-async fn wait_for_signal() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+/// The signals that end the manager.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> Result<Self> {
+        let terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
+        let interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
+        Ok(Self { terminate, interrupt })
     }
-    Ok(())
+
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }

@@ -177,7 +177,7 @@ impl FakeHypervisor {
 
     /// The guest crashes; the domain is off after that.
     pub fn crash(&self, vm: VmId) {
-        self.outside(vm, |domain| domain.end(Power::Crashed));
+        self.outside(vm, |domain| domain.end(Power::Off));
     }
 
     /// A disk write fails and QEMU holds the guest.

@@ -84,7 +84,7 @@ impl Manager {
         self.watch.begin(&vm, row.action.as_str());
         self.look_at(vm.id);
         let mut notes = Vec::new();
-        if needs_restart(&vm, &self.hypervisor.observe(vm.id).await) {
+        if needs_restart(&vm, &self.observe_for_change(vm.id).await) {
             notes.push(format!("the new size takes effect at the next start: gvm restart {}", vm.name));
         }
         Ok(AcceptedChange { operation: row.id, vm: vm.id, notes })

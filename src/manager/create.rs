@@ -87,12 +87,21 @@ impl Manager {
         let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can have a VM"))?.clone();
         let profile = self.profile_for(&user, &request.profile).await?;
         let image = self.image_for(&profile, request.image.as_ref()).await?;
+        let mut tags: Vec<Tag> = Vec::new();
+        request.tags.iter().for_each(|tag| {
+            if !tags.contains(tag) {
+                tags.push(tag.clone())
+            }
+        });
+        if tags.len() > MAX_TAGS {
+            return Err(ManagerError::invalid(format!("a VM has at most {MAX_TAGS} tags")));
+        }
         let mut notes = Vec::new();
         let spec = self.shape(&user, &profile, image.as_ref(), &request, &mut notes)?;
         let vm_id = VmId::generate();
         let secrets = steps::make_secrets("vm").map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?;
         let desired = if request.is_stopped { Desired::Stopped } else { Desired::Running };
-        let wish = Wish { id: vm_id, name: request.name, desired, tags: request.tags, action: "vm.create" };
+        let wish = Wish { id: vm_id, name: request.name, desired, tags, action: "vm.create" };
         self.admit(permit, &user, spec, wish, &secrets, notes).await
     }
 
@@ -103,7 +112,7 @@ impl Manager {
     pub async fn clone_vm(&self, permit: &Permit, name: VmName) -> Result<AcceptedChange> {
         let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can have a VM"))?.clone();
         let source = self.permitted(permit).await?;
-        let observed = self.hypervisor.observe(source.id).await;
+        let observed = self.observe_for_change(source.id).await;
         if let Observed::Unknown(why) = &observed {
             return Err(ManagerError::unavailable(format!("the state of VM {} is not known: {why}", source.name)));
         }

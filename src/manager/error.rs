@@ -94,6 +94,11 @@ impl ManagerError {
 
 impl From<StoreError> for ManagerError {
     fn from(error: StoreError) -> Self {
+        if error.is_locked() {
+            return Self::unavailable("another program holds a lock on the database")
+                .hint("try again; if it lasts, an administrator finds the program with `fuser` on the manager's gvm.db")
+                .because(error);
+        }
         let kind = match error {
             StoreError::Taken(_) | StoreError::InUse => Kind::Conflict,
             StoreError::Open { .. } | StoreError::Corrupt { .. } | StoreError::Sql(_) => Kind::Internal,

@@ -59,7 +59,7 @@ impl Manager {
         let vm = self.permitted(permit).await?;
         let label = self.label(&vm).await?;
         // Looked at before the transaction: no call of the hypervisor happens inside of one.
-        let observed = self.hypervisor.observe(vm.id).await;
+        let observed = self.observe_for_change(vm.id).await;
         let mut tx = self.store.write().await?;
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         self.want(&mut tx, &mut vm, wanted, &observed).await?;

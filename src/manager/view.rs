@@ -1,6 +1,7 @@
 //! The read side: what people see, put together from the store and the hypervisor at the moment of asking.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
@@ -42,7 +43,22 @@ pub struct ListRequest {
     pub limit: u32,
 }
 
+/// How long a person who only looks waits for the hypervisor: within a breath, rather without the states.
+const LOOK: Duration = Duration::from_secs(2);
+/// How long a change waits for it, which may depend on the state.
+const LOOK_BEFORE_CHANGE: Duration = Duration::from_secs(5);
+
 impl Manager {
+    /// The state of a machine that a change depends on.
+    pub(super) async fn observe_for_change(&self, id: VmId) -> Observed {
+        self.observe_within(id, LOOK_BEFORE_CHANGE).await
+    }
+
+    async fn observe_within(&self, id: VmId, span: Duration) -> Observed {
+        let observed = tokio::time::timeout(span, self.hypervisor.observe(id)).await;
+        observed.unwrap_or_else(|_| Observed::Unknown(silent(span)))
+    }
+
     /// The machine of a permit.
     ///
     /// # Errors
@@ -50,7 +66,7 @@ impl Manager {
     pub async fn details(&self, permit: &Permit) -> Result<VmDetails> {
         let vm = self.permitted(permit).await?;
         let owner = self.store.user(vm.owner).await?.map(|user| user.name.to_string()).unwrap_or_default();
-        let observed = self.hypervisor.observe(vm.id).await;
+        let observed = self.observe_within(vm.id, LOOK).await;
         Ok(self.describe(vm, owner, &observed))
     }
 
@@ -64,13 +80,18 @@ impl Manager {
             _ => permit.user().map(|user| user.id),
         };
         let filter = VmFilter { owner, with_deleted: request.with_deleted, limit: request.limit };
-        let (rows, owners, observed) =
-            tokio::join!(self.store.vms(filter), self.store.user_names(), self.hypervisor.observe_all());
+        let observe_all = async {
+            match tokio::time::timeout(LOOK, self.hypervisor.observe_all()).await {
+                Ok(observed) => observed.map_err(|e| e.to_string()),
+                Err(_) => Err(silent(LOOK)),
+            }
+        };
+        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.user_names(), observe_all);
         let owners = owners?;
         let mut observed: HashMap<VmId, Observed> = match observed {
             Ok(all) => all.into_iter().collect(),
-            Err(e) => {
-                let why = Observed::Unknown(e.to_string());
+            Err(why) => {
+                let why = Observed::Unknown(why);
                 let describe = |vm: Vm| {
                     let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
                     self.describe(vm, owner, &why)
@@ -154,4 +175,8 @@ impl Manager {
         }
         Ok(tail)
     }
+}
+
+fn silent(span: Duration) -> String {
+    format!("libvirt did not answer within {} s", span.as_secs())
 }

@@ -63,6 +63,17 @@ pub enum StoreError {
     Sql(#[source] sqlx::Error),
 }
 
+impl StoreError {
+    /// True where another program, or another request, held the database for too long.
+    pub fn is_locked(&self) -> bool {
+        match self {
+            Self::Sql(sqlx::Error::PoolTimedOut) => true,
+            Self::Sql(error) => matches!(primary_code(error), Some(5 | 6)),
+            _ => false,
+        }
+    }
+}
+
 /// Shorthand.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
@@ -99,6 +110,8 @@ impl Store {
             migrate::MigrateFault::Sql(source) => failed(source),
             migrate::MigrateFault::Migrate(e) => failed(sqlx::Error::Migrate(Box::new(e))),
         })?;
+        // A file that cannot be written is opened all the same; better told now than at the first request.
+        sqlx::query("UPDATE meta SET body = body WHERE 0").execute(&writer).await.map_err(failed)?;
         let readers = pool(READERS).connect_with(options.read_only(true)).await.map_err(failed)?;
         Ok(Self { writer, readers })
     }
@@ -186,9 +199,7 @@ pub async fn commit(tx: Write) -> Result<()> {
 
 /// What is wrong with the file, and what to do about it.
 fn explain(error: &sqlx::Error) -> String {
-    let code = error.as_database_error().and_then(|e| e.code()).map(|c| c.into_owned());
-    let primary = code.as_deref().and_then(|c| c.parse::<i32>().ok()).map(|c| c & 0xff);
-    match primary {
+    match primary_code(error) {
         Some(8) => "it is read-only; check the owner and mode of the file and its folder, and that the file system is not mounted read-only".to_owned(),
         Some(11 | 26) => "it is damaged or not a database of gvm; move it away and restore it from a backup".to_owned(),
         Some(5 | 6) => "another program holds a lock on it; find it with `fuser`".to_owned(),
@@ -199,6 +210,12 @@ fn explain(error: &sqlx::Error) -> String {
             other => other.to_string(),
         },
     }
+}
+
+/// SQLite's primary result code.
+fn primary_code(error: &sqlx::Error) -> Option<i32> {
+    let code = error.as_database_error().and_then(|e| e.code())?;
+    code.parse::<i32>().ok().map(|code| code & 0xff)
 }
 
 /// Turns a violated unique key into a word for people, and a violated reference into "in use".

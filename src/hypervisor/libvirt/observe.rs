@@ -190,7 +190,7 @@ fn power((state, reason): (i32, i32)) -> (Power, bool) {
     let power = match state {
         sys::VIR_DOMAIN_SHUTDOWN => Power::ShuttingDown,
         sys::VIR_DOMAIN_CRASHED => Power::Crashed,
-        sys::VIR_DOMAIN_SHUTOFF if reason == sys::VIR_DOMAIN_SHUTOFF_CRASHED => Power::Crashed,
+        // Whatever ended it, a crash of QEMU or of the guest included: there is nothing left to force off.
         sys::VIR_DOMAIN_SHUTOFF => Power::Off,
         sys::VIR_DOMAIN_PMSUSPENDED => Power::Paused(WhyPaused::Asked),
         sys::VIR_DOMAIN_PAUSED => match reason {
@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(of(sys::VIR_DOMAIN_SHUTOFF, sys::VIR_DOMAIN_SHUTOFF_SHUTDOWN), (Power::Off, true));
         assert_eq!(of(sys::VIR_DOMAIN_SHUTOFF, sys::VIR_DOMAIN_SHUTOFF_DESTROYED), (Power::Off, false));
         assert_eq!(of(sys::VIR_DOMAIN_SHUTOFF, sys::VIR_DOMAIN_SHUTOFF_FAILED), (Power::Off, false));
-        assert_eq!(of(sys::VIR_DOMAIN_SHUTOFF, sys::VIR_DOMAIN_SHUTOFF_CRASHED), (Power::Crashed, false));
+        assert_eq!(of(sys::VIR_DOMAIN_SHUTOFF, sys::VIR_DOMAIN_SHUTOFF_CRASHED), (Power::Off, false));
+        assert_eq!(of(sys::VIR_DOMAIN_CRASHED, 0), (Power::Crashed, false));
         let paused = |reason| of(sys::VIR_DOMAIN_PAUSED, reason).0;
         assert_eq!(paused(sys::VIR_DOMAIN_PAUSED_IOERROR), Power::Paused(WhyPaused::StorageError));
         assert_eq!(paused(sys::VIR_DOMAIN_PAUSED_USER), Power::Paused(WhyPaused::Asked));

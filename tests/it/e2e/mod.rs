@@ -2,5 +2,11 @@
 //!
 //! Wanted with `GVM_E2E=libvirt`; the kill tests need the cargo feature `hold` as well.
 
+mod behind;
+mod database;
+mod input;
 #[cfg(feature = "hold")]
 mod kill;
+mod outage;
+mod people;
+mod space;

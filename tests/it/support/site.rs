@@ -143,6 +143,12 @@ impl Site {
         command
     }
 
+    /// `gvm` as root, inside.
+    pub fn gvm_inside(&self, arguments: &[&str]) -> Command {
+        let (home, program) = (format!("HOME={}", self.home("root").display()), self.program());
+        self.host.command(&[&["env", &home, program.to_str().unwrap()], arguments].concat())
+    }
+
     /// Asks for a change and does not wait for it.
     #[track_caller]
     pub fn ask(&self, arguments: &[&str]) -> Accepted {

@@ -85,6 +85,8 @@ async fn watch(conn: &Arc<Conn>, session: &mut RunningSession<Door>, traffic: &T
     let mut blocked = Unchanged::new(None);
     loop {
         tokio::select! {
+            // What was decided goes before what may still be decided.
+            biased;
             ended = &mut *session => {
                 return Ended::Itself(ended.map_or_else(|error| error.to_string(), |()| "closed".to_owned()));
             }

@@ -54,6 +54,8 @@ use directory::{Directory, ManagerDirectory};
 use hostkey::HostKeyError;
 use limits::{Gate, Limits};
 
+/// Long enough for a hiccup, short enough for the person behind the other channels.
+const STALL: Duration = Duration::from_secs(60);
 /// New keys at least as often, as RFC 4253, section 9, recommends.
 const REKEY: Duration = Duration::from_secs(3600);
 /// How long connections may go on after the gateway was told to stop.
@@ -80,6 +82,8 @@ pub struct Settings {
     pub login_grace: Duration,
     /// Time without data after which a connection is closed.
     pub idle: Option<Duration>,
+    /// Time that a channel may take nothing while others of its connection wait.
+    pub stall: Duration,
     /// Time after which a connection gets new keys.
     pub rekey: Duration,
     /// Time that connections have when the gateway stops.
@@ -99,6 +103,7 @@ impl From<&GatewayConfig> for Settings {
             },
             login_grace: Duration::from_secs(config.login_grace_seconds),
             idle: (config.idle_seconds > 0).then(|| Duration::from_secs(config.idle_seconds)),
+            stall: STALL,
             rekey: REKEY,
             drain: DRAIN,
         }

@@ -28,8 +28,6 @@ use super::conn::Conn;
 use super::proxy::STDERR;
 use super::upstream;
 
-/// How long a channel may take nothing while the connection has other channels.
-const STALL_MAX: Duration = Duration::from_secs(60);
 /// How long the guest may take to start a program.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a client may keep a channel on which it was refused its program.
@@ -290,7 +288,7 @@ async fn down(
 /// Waits for room on the other side for as long as nobody else is kept waiting by it.
 pub(super) async fn is_stuck(conn: &Conn) {
     loop {
-        tokio::time::sleep(STALL_MAX).await;
+        tokio::time::sleep(conn.shared.settings.stall).await;
         if conn.channels() > 1 {
             tracing::info!("a channel that takes nothing is closed, because it holds the others up");
             return;

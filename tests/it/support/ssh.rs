@@ -188,6 +188,7 @@ pub struct Wanted {
     pub idle: Option<Duration>,
     pub drain: Duration,
     pub rekey: Duration,
+    pub stall: Duration,
 }
 
 impl Default for Wanted {
@@ -199,6 +200,7 @@ impl Default for Wanted {
             idle: None,
             drain: Duration::from_millis(200),
             rekey: Duration::from_secs(3600),
+            stall: Duration::from_secs(60),
         }
     }
 }
@@ -244,6 +246,7 @@ impl World {
             idle: wanted.idle,
             drain: wanted.drain,
             rekey: wanted.rekey,
+            stall: wanted.stall,
         };
         let directory: Arc<dyn Directory> = Arc::<Book>::clone(&book);
         let gateway = Gateway::bind(settings, directory, Arc::new(TcpDialer)).await.unwrap();

@@ -131,6 +131,9 @@ suite_client() {
   needed=$(readelf -d "$target/debug/gvm" | grep NEEDED)
   echo "$needed"
   ! grep -qi libvirt <<<"$needed" || code=1
+  # It says so itself where the manager is asked for.
+  ! "$target/debug/gvm" serve 2>"$logs/client.serve" || code=1
+  grep -q 'built without the manager' "$logs/client.serve" || code=1
   # The others want theirs back; it is only put in its place again.
   in_repo cargo build --bin gvm --test it --features "$GVM_FEATURES"
   return "$code"

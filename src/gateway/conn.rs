@@ -81,6 +81,11 @@ impl Conn {
         })
     }
 
+    /// The span of this connection, for what does not run in one of its tasks.
+    pub fn span(&self) -> tracing::Span {
+        self.span.clone()
+    }
+
     /// Runs `work` as a task that ends with the connection.
     pub fn spawn(self: &Arc<Self>, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();

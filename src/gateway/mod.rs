@@ -54,6 +54,8 @@ use directory::{Directory, ManagerDirectory};
 use hostkey::HostKeyError;
 use limits::{Gate, Limits};
 
+/// New keys at least as often, as RFC 4253, section 9, recommends.
+const REKEY: Duration = Duration::from_secs(3600);
 /// How long connections may go on after the gateway was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long they have to leave after they were told so.
@@ -78,6 +80,8 @@ pub struct Settings {
     pub login_grace: Duration,
     /// Time without data after which a connection is closed.
     pub idle: Option<Duration>,
+    /// Time after which a connection gets new keys.
+    pub rekey: Duration,
     /// Time that connections have when the gateway stops.
     pub drain: Duration,
 }
@@ -95,6 +99,7 @@ impl From<&GatewayConfig> for Settings {
             },
             login_grace: Duration::from_secs(config.login_grace_seconds),
             idle: (config.idle_seconds > 0).then(|| Duration::from_secs(config.idle_seconds)),
+            rekey: REKEY,
             drain: DRAIN,
         }
     }
@@ -170,7 +175,7 @@ impl Gateway {
         let address = listener.local_addr().map_err(fault)?;
         let public_key = host_key.public_key().to_openssh().map_err(HostKeyError::Make)?;
         let shared = Shared {
-            ssh: Arc::new(ssh::server_config(host_key)),
+            ssh: Arc::new(ssh::server_config(host_key, settings.rekey)),
             directory,
             dialer,
             closing: CancellationToken::new(),

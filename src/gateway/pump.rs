@@ -86,7 +86,7 @@ pub(super) struct Asked {
     is_input_over: AtomicBool,
     started: Notify,
     answered: Notify,
-    refused: Notify,
+    is_refused: AtomicBool,
 }
 
 impl Asked {
@@ -119,16 +119,14 @@ impl Asked {
     /// Ends when an answer is overdue, or a refusal was not followed by the client's close.
     async fn watch(&self) -> End {
         loop {
-            tokio::select! {
-                () = self.started.notified() => {
-                    if tokio::time::timeout(START_DEADLINE, self.answered.notified()).await.is_err() {
-                        return End::Unanswered;
-                    }
-                }
-                () = self.refused.notified() => {
-                    tokio::time::sleep(REFUSED_LINGER).await;
-                    return End::Refused;
-                }
+            let started = self.started.notified();
+            if !self.is_refused.load(Ordering::Relaxed) {
+                started.await;
+            } else if tokio::time::timeout(REFUSED_LINGER, started).await.is_err() {
+                return End::Refused;
+            }
+            if tokio::time::timeout(START_DEADLINE, self.answered.notified()).await.is_err() {
+                return End::Unanswered;
             }
         }
     }
@@ -256,6 +254,7 @@ async fn down(
             ChannelMsg::XonXoff { client_can_do } => handle.xon_xoff_request(id, client_can_do).await.map_err(gone),
             ChannelMsg::Success => match asked.answer() {
                 Some(Ask::Start) => {
+                    asked.is_refused.store(false, Ordering::Relaxed);
                     asked.answered.notify_one();
                     handle.channel_success(id).await.map_err(gone)
                 }
@@ -263,8 +262,8 @@ async fn down(
             },
             ChannelMsg::Failure => match asked.answer() {
                 Some(Ask::Start) => {
+                    asked.is_refused.store(true, Ordering::Relaxed);
                     asked.answered.notify_one();
-                    asked.refused.notify_one();
                     handle.channel_failure(id).await.map_err(gone)
                 }
                 Some(Ask::Pty) => {

@@ -14,7 +14,7 @@ use crate::model::name::{GuestUser, ImageName, ProfileName, Tag, VmName};
 use crate::model::principal::User;
 use crate::model::profile::Profile;
 use crate::model::quota::{self, Usage};
-use crate::model::state::FirstBoot;
+use crate::model::state::{FirstBoot, Observed};
 use crate::model::units::{Mib, Seconds};
 use crate::model::vm::{Desired, Generation, ImageRef, Placement, Vm, VmSpec};
 use crate::plan::{address, place};
@@ -104,6 +104,9 @@ impl Manager {
         let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can have a VM"))?.clone();
         let source = self.permitted(permit).await?;
         let observed = self.hypervisor.observe(source.id).await;
+        if let Observed::Unknown(why) = &observed {
+            return Err(ManagerError::unavailable(format!("the state of VM {} is not known: {why}", source.name)));
+        }
         if source.desired != Desired::Stopped || observed.is_active() {
             return Err(ManagerError::conflict(format!("VM {} is not stopped", source.name))
                 .hint(format!("gvm stop {0} && gvm clone {0} {name}", source.name)));

@@ -8,12 +8,13 @@ use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::image::catalogue;
 use crate::image::disk::DiskTools;
-use crate::image::import::{ImportLimits, ImportSource, ImportWords, import};
+pub use crate::image::import::ImportWords;
+use crate::image::import::{ImportLimits, ImportSource, import};
 use crate::image::{ImageError, ImageErrorKind};
 use crate::model::id::ImageId;
 use crate::model::name::ImageName;
-use crate::store::images::{self, ImageRow};
-use crate::store::{StoreError, commit};
+pub use crate::store::images::ImageRow;
+use crate::store::{StoreError, commit, images};
 
 fn refused(error: ImageError) -> ManagerError {
     let text = error.to_string();

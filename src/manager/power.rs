@@ -6,6 +6,7 @@ use super::create::AcceptedChange;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::quota::{self, Usage};
+use crate::model::state::Observed;
 use crate::model::units::Mib;
 use crate::model::vm::{Desired, Vm};
 use crate::store::{StoreError, Write, audit, commit, vms};
@@ -58,10 +59,10 @@ impl Manager {
         let vm = self.permitted(permit).await?;
         let label = self.label(&vm).await?;
         // Looked at before the transaction: no call of the hypervisor happens inside of one.
-        let is_active = self.hypervisor.observe(vm.id).await.is_active();
+        let observed = self.hypervisor.observe(vm.id).await;
         let mut tx = self.store.write().await?;
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
-        self.want(&mut tx, &mut vm, wanted, is_active).await?;
+        self.want(&mut tx, &mut vm, wanted, &observed).await?;
         vm.generation = vm.generation.next();
         if matches!(wanted, Wanted::Restart | Wanted::ForceRestart) {
             vm.restart_requested = Some(vm.generation);
@@ -82,25 +83,21 @@ impl Manager {
         Ok(AcceptedChange { operation: row.id, vm: vm.id, notes: Vec::new() })
     }
 
-    async fn want(&self, tx: &mut Write, vm: &mut Vm, wanted: Wanted, is_active: bool) -> Result<()> {
+    async fn want(&self, tx: &mut Write, vm: &mut Vm, wanted: Wanted, observed: &Observed) -> Result<()> {
         let name = vm.name.clone();
         if vm.is_deleted() && !matches!(wanted, Wanted::Undelete | Wanted::DeleteNow) {
             return Err(ManagerError::conflict(format!("VM {name} is deleted")).hint(format!("gvm undelete {name}")));
         }
-        let off = |doing: &str| {
-            ManagerError::conflict(format!("VM {name} is not running, so it cannot be {doing}"))
-                .hint(format!("gvm start {name}"))
-        };
         match wanted {
             Wanted::Start => {
-                if vm.desired == Desired::Stopped {
-                    self.admit_start(tx, vm).await?;
-                }
-                // A stop that is still under way is let come to its end first.
-                if vm.desired == Desired::Stopped && is_active && vm.stop_asked_at.is_some() {
+                let is_being_stopped =
+                    vm.desired == Desired::Stopped && (vm.stop_asked_at.is_some() || vm.is_force_stop);
+                self.want_up(tx, vm, Desired::Running).await?;
+                // A stop under way is let come to its end first; one that nobody noted yet is not taken for the
+                // guest's own wish.
+                if is_being_stopped || vm.started_at.is_some() && observed.is_off() {
                     vm.restart_requested = Some(vm.generation.next());
                 }
-                vm.desired = Desired::Running;
             }
             Wanted::Stop => {
                 vm.desired = Desired::Stopped;
@@ -109,25 +106,21 @@ impl Manager {
             Wanted::ForceStop => {
                 vm.desired = Desired::Stopped;
                 vm.restart_requested = None;
-                vm.is_force_stop = is_active;
+                vm.is_force_stop = !observed.is_off();
             }
             Wanted::Restart | Wanted::ForceRestart => {
-                if !is_active && vm.desired == Desired::Stopped {
-                    return Err(off("restarted"));
+                if observed.is_off() && vm.desired == Desired::Stopped {
+                    return Err(off(vm, "restarted"));
                 }
-                vm.desired = Desired::Running;
-                vm.is_force_stop = wanted == Wanted::ForceRestart && is_active;
+                self.want_up(tx, vm, Desired::Running).await?;
+                vm.is_force_stop = wanted == Wanted::ForceRestart && !observed.is_off();
             }
             Wanted::Pause => {
-                if !is_active {
-                    return Err(off("paused"));
-                }
+                must_be_up(vm, observed, "paused")?;
                 vm.desired = Desired::Paused;
             }
             Wanted::Resume => {
-                if !is_active {
-                    return Err(off("resumed"));
-                }
+                must_be_up(vm, observed, "resumed")?;
                 vm.desired = Desired::Running;
             }
             Wanted::Delete => {
@@ -154,9 +147,33 @@ impl Manager {
     }
 
     /// CPU and memory of a stopped machine count anew when it is to run.
-    async fn admit_start(&self, tx: &mut Write, vm: &Vm) -> Result<()> {
-        let ask = Usage { vcpus: u64::from(vm.spec.vcpus), memory: vm.spec.memory, vms: 0, disk: Mib(0) };
-        quota::check(&self.config.people.quota, &vms::usage(tx, Some(vm.owner)).await?, &ask)?;
-        self.check_capacity(tx, ask.memory).await
+    async fn want_up(&self, tx: &mut Write, vm: &mut Vm, desired: Desired) -> Result<()> {
+        if vm.desired == Desired::Stopped {
+            let ask = Usage { vcpus: u64::from(vm.spec.vcpus), memory: vm.spec.memory, vms: 0, disk: Mib(0) };
+            quota::check(&self.config.people.quota, &vms::usage(tx, Some(vm.owner)).await?, &ask)?;
+            self.check_capacity(tx, ask.memory).await?;
+        }
+        vm.desired = desired;
+        Ok(())
     }
+}
+
+fn off(vm: &Vm, doing: &str) -> ManagerError {
+    ManagerError::conflict(format!("VM {} is not running, so it cannot be {doing}", vm.name))
+        .hint(format!("gvm start {}", vm.name))
+}
+
+/// Refuses what only a machine can do that is up and is to stay up.
+fn must_be_up(vm: &Vm, observed: &Observed, doing: &str) -> Result<()> {
+    if let Observed::Unknown(why) = observed {
+        return Err(ManagerError::unavailable(format!("the state of VM {} is not known: {why}", vm.name)));
+    }
+    if observed.is_off() {
+        return Err(off(vm, doing));
+    }
+    if vm.desired == Desired::Stopped {
+        return Err(ManagerError::conflict(format!("VM {} is shutting down, so it cannot be {doing}", vm.name))
+            .hint(format!("gvm start {}", vm.name)));
+    }
+    Ok(())
 }

@@ -13,7 +13,7 @@ use crate::image::{ImageError, ImageErrorKind, seed};
 use crate::model::gpu::LeaseState;
 use crate::model::id::VmId;
 use crate::model::image::{Boot, Image};
-use crate::model::state::FirstBoot;
+use crate::model::state::{FirstBoot, Observed};
 use crate::model::vm::{Desired, Vm};
 use crate::plan::vm::Step;
 use crate::store::vms::VmSecrets;
@@ -203,8 +203,12 @@ async fn clone_disk(manager: &Manager, vm: &Vm, source: VmId, step: &'static str
     }
     let _hold = CopyHold { manager, source };
     // Looked at under the hold: from here on it cannot be started through us.
-    if manager.hypervisor.observe(source).await.is_active() {
-        return Err(Failure::new(step, "the machine that is to be copied runs; stop it first"));
+    match manager.hypervisor.observe(source).await {
+        Observed::Unknown(why) => return Err(Failure { is_transient: true, ..Failure::new(step, why) }),
+        seen if seen.is_active() => {
+            return Err(Failure::new(step, "the machine that is to be copied runs; stop it first"));
+        }
+        _ => {}
     }
     let tools = disk::DiskTools::default();
     disk::clone_disk(&tools, &manager.layout.vm(source), &manager.layout.vm(vm.id))
@@ -248,7 +252,8 @@ async fn start(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     hold::point("host-entry").await;
     let placement = &vm.placement;
     hypervisor
-        .ensure_host_entry(&network.name, placement.mac, placement.address, vm.name.as_str())
+        // The label may be another owner's too; the domain's name is nobody else's.
+        .ensure_host_entry(&network.name, placement.mac, placement.address, &vm.domain_name())
         .await
         .map_err(on_hypervisor)?;
     hold::point("start-domain").await;

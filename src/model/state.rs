@@ -99,6 +99,11 @@ impl Observed {
     pub const fn is_active(&self) -> bool {
         matches!(self.power(), Some(Power::Running | Power::Paused(_) | Power::ShuttingDown))
     }
+
+    /// True where it is known that it does not.
+    pub const fn is_off(&self) -> bool {
+        !self.is_active() && !matches!(self, Self::Unknown(_))
+    }
 }
 
 /// How far the guest's first boot has come, as seen from outside.

@@ -83,6 +83,7 @@ impl Store {
     /// Says in plain words where the file is read-only, damaged, locked or from a newer gvm.
     pub async fn open(path: &Path) -> Result<Self> {
         let failed = |source: sqlx::Error| StoreError::Open { path: path.to_owned(), why: explain(&source), source };
+        keep_private(path);
         let options = SqliteConnectOptions::from_str("sqlite:")
             .map_err(failed)?
             .filename(path)
@@ -161,6 +162,18 @@ pub async fn write_meta<T: Serialize + Sync>(tx: &mut Write, name: &str, value: 
         .await
         .map(|_| ())
         .map_err(StoreError::Sql)
+}
+
+/// Keys of machines are in the file: nobody but its owner reads it. SQLite gives the mode of the file to those that it
+/// makes beside it. What fails here is told by the opening that follows.
+fn keep_private(path: &Path) {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let made = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let Ok(meta) = made.and_then(|file| file.metadata()) else { return };
+    if meta.permissions().mode() & 0o077 != 0 {
+        let closed = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
+        tracing::warn!(path = %path.display(), is_mended = closed.is_ok(), "others could read the database");
+    }
 }
 
 /// Commits.

@@ -3,7 +3,11 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
 mod cli;
+mod e2e;
 mod gateway;
+mod house;
 mod hypervisor;
+mod profiles;
 mod reconcile;
+mod reconcile_random;
 mod support;

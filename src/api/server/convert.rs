@@ -9,10 +9,12 @@ use crate::api::types::{
     CapsView, ChangeVm, CreateVm, EventView, FindingView, ImageView, ImportImage, KeyView, OperationView, ProfileView,
     VmView,
 };
-use crate::image::import::ImportWords;
 use crate::manager::ManagerError;
+use crate::manager::access::KeyRow;
 use crate::manager::change::ChangeRequest;
 use crate::manager::create::CreateRequest;
+use crate::manager::doctor::Finding;
+use crate::manager::images::{ImageRow, ImportWords};
 use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::Caps;
@@ -20,9 +22,6 @@ use crate::model::event::AuditEvent;
 use crate::model::image::Boot;
 use crate::model::profile::Profile;
 use crate::model::state::{FirstBoot, VmState};
-use crate::plan::doctor::Finding;
-use crate::store::images::ImageRow;
-use crate::store::users::KeyRow;
 
 type Result<T> = std::result::Result<T, ManagerError>;
 

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Caller, Shared, audited, convert};
+use super::{Caller, Path, Query, Shared, Upgrade, audited, convert};
 use crate::api::error::ErrorBody;
 use crate::auth::policy::{Action, Permit};
 use crate::manager::console::Console;
@@ -34,7 +34,7 @@ const CONSOLE_AGAIN: u16 = 1012;
 
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),
-    responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn vm_events(
     State(shared): State<Shared>,
     caller: Caller,
@@ -45,7 +45,8 @@ pub async fn vm_events(
 }
 
 /// Events of all machines of the caller; of everybody's for operators.
-#[utoipa::path(get, path = "/v1/events", responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream")))]
+#[utoipa::path(get, path = "/v1/events", responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"),
+        (status = 403, body = ErrorBody)))]
 pub async fn all_events(State(shared): State<Shared>, caller: Caller) -> Result<Response, ApiError> {
     let permit = caller.permit_widest(Action::VmSeeAll, Action::VmSee)?;
     let owner = owner_filter(&permit);
@@ -104,7 +105,7 @@ pub struct LogQuery {
 
 /// The last lines of a machine's serial line.
 #[utoipa::path(get, path = "/v1/vms/{vm}/logs", params(("vm" = String, Path), LogQuery),
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn logs(
     State(shared): State<Shared>,
     caller: Caller,
@@ -135,13 +136,13 @@ pub struct ConsoleQuery {
 
 /// A machine's serial line as a WebSocket of binary frames.
 #[utoipa::path(get, path = "/v1/vms/{vm}/console", params(("vm" = String, Path), ConsoleQuery),
-    responses((status = 101, description = "binary frames both ways"), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 101, description = "binary frames both ways"), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn console(
     State(shared): State<Shared>,
     caller: Caller,
     Path(vm): Path<String>,
     Query(query): Query<ConsoleQuery>,
-    upgrade: WebSocketUpgrade,
+    Upgrade(upgrade): Upgrade,
 ) -> Result<Response, ApiError> {
     let can_type = matches!(query.mode, ConsoleMode::Write);
     let action = if can_type { Action::VmConsole } else { Action::VmSee };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-use crate::support::ssh::{World, run};
+use crate::support::ssh::{Wanted, World, run};
 
 /// Bytes that do not repeat in any short way.
 fn noise(len: usize) -> Vec<u8> {
@@ -126,6 +126,21 @@ async fn bulk_survives_new_keys_in_the_middle() {
         let up = run(world.client("ssh", &[&limit[..], way, &["sha256sum"]].concat()), &bytes).await.ok();
         assert_eq!(up.out().split_whitespace().next(), Some(sum.as_str()), "{way:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gateway_changes_keys_by_the_clock_on_both_hops() {
+    let world = World::with(Wanted { rekey: Duration::from_secs(1), ..Wanted::default() }).await;
+    let bytes = noise(8 << 20);
+    // Slow on purpose, so that several changes fall into it, in both directions at once.
+    let command = "for i in 1 2 3 4 5 6 7 8; do head -c 1048576; sleep 0.5; done";
+    let done = run(world.client("ssh", &["-vv", "dev@gw", command]), &bytes).await;
+    assert!(done.stdout == bytes, "{} bytes, {:?}, {}", done.stdout.len(), done.code, done.stderr);
+    let changes =
+        done.stderr.matches("rekeying in progress").count() + done.stderr.matches("SSH2_MSG_NEWKEYS received").count();
+    assert!(changes >= 3, "{changes} changes: {}", done.stderr);
+    // An idle session survives it as well.
+    assert_eq!(world.ssh(&["dev@gw", "sleep 4; echo there"]).await.ok().out(), "there\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

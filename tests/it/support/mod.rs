@@ -1,5 +1,10 @@
 //! What tests share.
 
 pub mod own_process;
+pub mod private_host;
+pub mod run;
+pub mod site;
+pub mod skip;
 pub mod ssh;
+pub mod traces;
 pub mod world;

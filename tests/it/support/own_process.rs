@@ -5,18 +5,15 @@
 //! (`scripts/private-host.sh`) with a libvirtd of its own.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::private_host::PrivateHost;
+use super::skip::{say, test_of, why_no_libvirt};
+
 /// Names the test that the child is to run.
 const CHILD: &str = "GVM_TEST_CHILD";
-
-/// Says which suites beyond the usual ones are wanted: `libvirt`, `lab`, `gpu`, separated by commas.
-const SUITES: &str = "GVM_E2E";
-
-/// Where the script is, when it is not in this repository.
-const SCRIPT: &str = "GVM_PRIVATE_HOST";
 
 /// Far above what any test takes on a busy machine; a child that hangs is killed after this.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -40,11 +37,6 @@ macro_rules! in_private_host {
 
 pub(crate) use {in_own_process, in_private_host};
 
-/// `it::suite::test::here` -> `suite::test`, as the test runner names it.
-fn test_of(here: &str) -> &str {
-    here.trim_start_matches("it::").trim_end_matches("::here")
-}
-
 fn is_child_of(test: &str) -> bool {
     std::env::var(CHILD).is_ok_and(|wanted| wanted == test)
 }
@@ -64,20 +56,11 @@ pub fn run_in_host(here: &str, body: impl FnOnce()) {
     if is_child_of(test) {
         return body();
     }
-    if !std::env::var(SUITES).is_ok_and(|suites| suites.split(',').any(|suite| suite == "libvirt")) {
-        eprintln!("skipped {test}: needs root, libvirtd and QEMU; run it with {SUITES}=libvirt");
-        return;
+    if let Some(why) = why_no_libvirt() {
+        return say(test, &why);
     }
-    let script = std::env::var_os(SCRIPT)
-        .map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/private-host.sh"), PathBuf::from);
-    if !script.exists() {
-        eprintln!("skipped {test}: {} is not there", script.display());
-        return;
-    }
-    let host = PrivateHost::start(&script);
-    let mut command = Command::new(&script);
-    command.arg("exec").arg(host.dir.path()).arg(this_binary());
-    run_child(command, test);
+    let host = PrivateHost::start();
+    run_child(host.command(&[this_binary()]), test);
 }
 
 fn this_binary() -> PathBuf {
@@ -118,36 +101,5 @@ impl Drop for Ending {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
-    }
-}
-
-/// A running private host. It ends when its standard input is closed, and with it all of its processes.
-struct PrivateHost {
-    dir: tempfile::TempDir,
-    child: Child,
-}
-
-impl PrivateHost {
-    fn start(script: &Path) -> Self {
-        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
-        let mut child = Command::new(script)
-            .arg("run")
-            .arg(dir.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let host = Self { dir, child };
-        assert!(line.starts_with("ready "), "the private host did not start: {line:?}");
-        host
-    }
-}
-
-impl Drop for PrivateHost {
-    fn drop(&mut self) {
-        drop(self.child.stdin.take());
-        let _ = self.child.wait();
     }
 }

@@ -187,6 +187,7 @@ pub struct Wanted {
     pub login_grace: Duration,
     pub idle: Option<Duration>,
     pub drain: Duration,
+    pub rekey: Duration,
 }
 
 impl Default for Wanted {
@@ -197,6 +198,7 @@ impl Default for Wanted {
             login_grace: Duration::from_secs(30),
             idle: None,
             drain: Duration::from_millis(200),
+            rekey: Duration::from_secs(3600),
         }
     }
 }
@@ -241,6 +243,7 @@ impl World {
             login_grace: wanted.login_grace,
             idle: wanted.idle,
             drain: wanted.drain,
+            rekey: wanted.rekey,
         };
         let directory: Arc<dyn Directory> = Arc::<Book>::clone(&book);
         let gateway = Gateway::bind(settings, directory, Arc::new(TcpDialer)).await.unwrap();

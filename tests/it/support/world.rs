@@ -42,7 +42,15 @@ pub struct Life {
 
 impl World {
     pub fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::of(tempfile::tempdir().unwrap())
+    }
+
+    /// With its files in this folder, or the usual one where it cannot be used.
+    pub fn new_in(folder: &Path) -> Self {
+        Self::of(tempfile::tempdir_in(folder).or_else(|_| tempfile::tempdir()).unwrap())
+    }
+
+    fn of(dir: tempfile::TempDir) -> Self {
         let mut config = Config::default();
         config.manager.state_dir = dir.path().join("state");
         config.manager.config_dir = dir.path().join("etc");

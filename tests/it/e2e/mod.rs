@@ -1,0 +1,6 @@
+//! The real thing: `gvm serve`, `gvm gateway` and the command line on a real libvirtd with real guests, in private hosts.
+//!
+//! Wanted with `GVM_E2E=libvirt`; the kill tests need the cargo feature `hold` as well.
+
+#[cfg(feature = "hold")]
+mod kill;

@@ -2,6 +2,7 @@
 # From a fresh machine to a login in a virtual machine of your own.
 #
 #   quickstart.sh               installs what is missing, builds and starts gvm, makes a machine, logs in to it
+#   quickstart.sh --binary FILE the same with a program that is built already
 #   quickstart.sh --check       the same inside a private host made of namespaces, with the small image and the dev
 #                               build: nothing is installed but packages, and nothing is left running or mounted
 #   quickstart.sh --stop        stops gvm; machines run on
@@ -117,11 +118,18 @@ make_machine() {
 
 # --- on this machine ----------------------------------------------------------------------------------------------------
 
+# quickstart [BINARY]
 quickstart() {
-  need_root
+  need_root ${1:+--binary "$1"}
   find_member
-  stage "looking for what gvm needs" "$root/scripts/setup.sh" --build
-  stage "building gvm (minutes, the first time)" build_gvm release
+  if [ -n "${1:-}" ]; then
+    built=$(readlink -f "$1")
+    "$built" --version >&2 || die "$1 is not a gvm that runs here"
+    stage "looking for what gvm needs" "$root/scripts/setup.sh"
+  else
+    stage "looking for what gvm needs, and what building it needs" "$root/scripts/setup.sh" --build
+    stage "building gvm (minutes, the first time)" build_gvm release
+  fi
   local is_new_member=''
   [ "$member" = root ] || [[ " $(id -nG "$member") " == *" gvm "* ]] || is_new_member=yes
   stage "installing gvm"
@@ -285,6 +293,7 @@ failed_inside() {
 {
   case "${1:-} $#" in
     ' 0') quickstart ;;
+    '--binary 2') quickstart "$2" ;;
     '--check 1') check ;;
     '__inside 3') check_inside "$2" "$3" ;;
     '--stop 1')

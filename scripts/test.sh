@@ -16,6 +16,8 @@ root=$(dirname "$(dirname "$self")")
 . "$root/scripts/lib/log.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/setup.sh
 . "$root/scripts/lib/setup.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/count.sh
+. "$root/scripts/lib/count.sh"
 
 # NAME, longest time in seconds, what it is. In the order in which they run.
 suites='
@@ -30,6 +32,7 @@ private-host  300  scripts/test-private-host.sh
 tiny          600  the image tiny: built and booted
 debian        900  the image debian: built; booted with --all
 quickstart    900  scripts/quickstart.sh --check
+systemd       900  scripts/test-systemd.sh
 libvirt       2700 tests over real libvirtd, QEMU and guests, in private hosts
 ansible       1200 scripts/test-ansible.sh
 '
@@ -141,8 +144,8 @@ suite_private-host() { "$root/scripts/test-private-host.sh"; }
 
 suite_tiny() {
   "$root/vm-images/build.sh" tiny
-  # Its limits are those of a machine that does nothing else.
-  READY_LIMIT=30 POWERDOWN_LIMIT=15 "$root/vm-images/test.sh" tiny
+  # This limit is that of a machine that does nothing else.
+  POWERDOWN_LIMIT=15 "$root/vm-images/test.sh" tiny
 }
 
 suite_debian() {
@@ -152,11 +155,20 @@ suite_debian() {
 
 suite_quickstart() { "$root/scripts/quickstart.sh" --check; }
 
+suite_systemd() {
+  # It finds the program that the others use.
+  in_repo cargo build --quiet --bin gvm --test it --features "$GVM_FEATURES"
+  "$root/scripts/test-systemd.sh" "$target/debug/gvm"
+}
+
 suite_libvirt() {
   local program
   local -a filters
   program=$(in_repo cargo test --quiet --features "$GVM_FEATURES" --test it --no-run --message-format json |
     sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1)
+  # Where they are built already, this takes no time.
+  "$root/vm-images/build.sh" tiny
+  "$root/vm-images/build.sh" debian
   mapfile -t filters < <(libvirt_modules | sed 's/$/::/')
   [ -z "$all" ] || export GVM_LONG=1
   # A file of snapshots is found from there.
@@ -167,42 +179,7 @@ suite_libvirt() {
 
 suite_ansible() { "$root/scripts/test-ansible.sh"; }
 
-# --- counting ---------------------------------------------------------------------------------------------------------
-
 skipped() { echo "SKIPPED: $1"; }
-
-# Lines by which tests say that they did not run. A test that started itself again may have said it twice.
-skip_lines() { sed -nE 's/^[[:space:]]*SKIPPED:? +//Ip' "$1" | sort -u; }
-
-# count LOG EXIT   sets passed, failed, skipped
-count() {
-  local log=$1 code=$2 line said
-  passed=0 failed=0 skipped=0
-  said=$(skip_lines "$log" | wc -l)
-  if line=$(grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$log" | tail -n 1) && [ -n "$line" ]; then
-    read -r passed _ failed _ skipped _ <<<"$line"
-  elif line=$(grep -E '^ +Summary \[' "$log" | tail -n 1) && [ -n "$line" ]; then # cargo nextest
-    passed=$(number passed "$line")
-    failed=$(($(number failed "$line") + $(number 'timed out' "$line")))
-    passed=$((passed - said)) skipped=$said
-  elif grep -q '^test result:' "$log"; then # cargo test
-    # A test that starts itself again has such lines in its output; the last one of a program is its own.
-    while read -r _ _ _ _ p _ f _ i _; do
-      passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + i))
-    done < <(awk '/^ +(Running|Doc-tests) / { if (last) print last; last = "" } /^test result:/ { last = $0 }
-      END { if (last) print last }' "$log" | sed 's/^test result: /test result: x /')
-    passed=$((passed - said)) skipped=$((skipped + said))
-  elif [ "$said" -gt 0 ]; then
-    skipped=$said
-  elif [ "$code" = 0 ]; then
-    passed=1
-  fi
-  # Whatever it says of itself: it failed.
-  [ "$code" = 0 ] || [ "$failed" -gt 0 ] || failed=1
-}
-
-# number WORD LINE   the number before that word, or 0
-number() { grep -oE "[0-9]+ $1" <<<"$2" | grep -oE '^[0-9]+' || echo 0; }
 
 seconds() { printf '%d.%d s' $(($1 / 1000)) $(($1 % 1000 / 100)); }
 
@@ -233,8 +210,7 @@ run_suite() {
   printf '    %s (%s)\n' "$result" "$(seconds "$start")"
   all_passed=$((all_passed + passed)) all_failed=$((all_failed + failed)) all_skipped=$((all_skipped + skipped))
   table+=$(printf '%-13s %7d %7d %7d  %10s' "$name" "$passed" "$failed" "$skipped" "$(seconds "$start")")$'\n'
-  left_out+=$(skip_lines "$log" | sed "s/^/  $name: /")$'\n'
-  left_out+=$(sed -nE "s/^(skip|skipped) +(.*)/  $name: \2/p" "$log")$'\n'
+  left_out+=$(skip_reasons "$log" | sed "s/^/  $name: /")$'\n'
 }
 
 run_all() {

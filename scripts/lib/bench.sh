@@ -2,10 +2,11 @@
 # What the benches share: a release build, a private host, python inside it. Wants $root, log.sh, setup.sh, private.sh.
 
 : "${root:?}"
-# Numbers are worth something of an optimised build only; GVM_BENCH_BUILD=dev is for trying a bench out.
+# Numbers are worth something of an optimised build only; GVM_BUILD=dev is for trying a bench out.
 bench_build() {
-  [ "${GVM_BENCH_BUILD:-release}" != dev ] || warn "this is a dev build; its numbers say little"
-  build_gvm "${GVM_BENCH_BUILD:-release}"
+  [ "${GVM_BUILD:-release}" != dev ] || warn "this is a dev build; its numbers say little"
+  built=''
+  build_gvm "${GVM_BUILD:-release}"
 }
 
 # bench MODULE ARG...   runs scripts/lib/MODULE.py in a private host, with the binary and a folder of its own

@@ -21,7 +21,7 @@ as_user() {
   local home=${HOME:-/root}
   if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
     home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
-    set -- sudo -H -u "$SUDO_USER" -- env "PATH=$PATH:$home/.cargo/bin" "$@"
+    set -- runuser -u "$SUDO_USER" -- env "HOME=$home" "USER=$SUDO_USER" "PATH=$PATH:$home/.cargo/bin" "$@"
   fi
   # rustup puts itself there, and only new shells know.
   PATH=$PATH:$home/.cargo/bin "$@"
@@ -122,5 +122,6 @@ build_gvm() {
   # On a terminal cargo shows how far it is.
   [ -t 2 ] || args+=(--quiet)
   (cd "$root" && as_user cargo "${args[@]}") >&2 || die "gvm could not be built" "cargo ${args[*]}"
+  # shellcheck disable=SC2034 # of whoever sources this
   if [ "$1" = dev ]; then built=$target/debug/gvm; else built=$target/release/gvm; fi
 }

@@ -240,6 +240,7 @@ impl Site {
     }
 
     /// Runs a shell script inside as a user.
+    #[allow(dead_code, reason = "for the story of a member's day, which comes next")]
     #[track_caller]
     pub fn sh_as(&self, name: &str, script: &str) -> Ended {
         self.run_as(name, &["bash", "-euo", "pipefail", "-c", script])

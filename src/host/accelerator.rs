@@ -79,7 +79,7 @@ impl Probe {
         }
         let Some((kernel, digest)) = self.kernel().await else {
             let why = "KVM is there but not proven yet, because there is no kernel to try it with; import the image \
-                       `tiny` and restart gvm"
+                       `tiny`, which is tried at once"
                 .to_owned();
             return Accelerator::Emulation { why };
         };

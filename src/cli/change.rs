@@ -107,9 +107,11 @@ pub struct SetArgs {
 }
 
 async fn change(cx: &Context, vm: &VmRef, change: &ChangeVm, wait: &WaitArgs) -> CliResult<Accepted> {
-    let accepted = cx.client.patch(&vm.path(), change).await?;
+    let accepted: Accepted = cx.client.patch(&vm.path(), change).await?;
+    // The manager's own notes are shown already.
+    let is_told = !accepted.notes.is_empty();
     let done = follow(cx, accepted, Goal::Done, wait).await?;
-    if done.vm.needs_restart && !wait.no_wait {
+    if done.vm.needs_restart && !is_told && !wait.no_wait {
         cx.out.note(&format!("a part of it takes effect with the next start: `gvm restart {}`", done.vm.name));
     }
     Ok(done)

@@ -27,9 +27,6 @@ for arg in "$@"; do
   esac
 done
 
-# rustup puts itself there, and only new shells know.
-[ ! -d "${HOME:-/root}/.cargo/bin" ] || PATH=$PATH:${HOME:-/root}/.cargo/bin
-
 find_distribution
 wanted=$(missing "${lists[@]}")
 [ -z "$rust" ] || ! has_rust "$rust" || rust=

@@ -254,6 +254,26 @@ async fn read_tail(mut from: impl AsyncRead + Unpin) -> std::io::Result<String> 
     }
 }
 
+/// The first of the programs that is not installed: a test that needs it says so and is skipped.
+#[cfg(test)]
+pub(crate) fn missing(programs: &[&'static str]) -> Option<&'static str> {
+    let is_there = |name: &str| SEARCH_PATH.split(':').any(|dir| std::path::Path::new(dir).join(name).is_file());
+    programs.iter().copied().find(|name| !is_there(name))
+}
+
+/// Ends a test where a program that it needs is not installed.
+#[cfg(test)]
+macro_rules! needs {
+    ($($program:literal),+) => {
+        if let Some(program) = crate::child::missing(&[$($program),+]) {
+            eprintln!("skipped: {program} is not installed");
+            return;
+        }
+    };
+}
+#[cfg(test)]
+pub(crate) use needs;
+
 #[cfg(test)]
 mod tests {
     use std::time::Instant;

@@ -144,6 +144,8 @@ impl Default for NetworkConfig {
 pub struct PeopleConfig {
     /// Logins with the role admin, beside root.
     pub admins: Vec<String>,
+    /// Logins with the role operator: they see everybody's machines and may start and stop them.
+    pub operators: Vec<String>,
     /// What every member may hold at once.
     pub quota: Quota,
 }

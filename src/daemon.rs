@@ -64,7 +64,7 @@ pub async fn run(config: Config) -> Result<()> {
     let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, host, stop.clone());
 
     let listener = bind(&config)?;
-    let router = server::router(manager.clone(), Peers::new(&config, store.clone()));
+    let router = server::router(manager.clone(), Peers::new(&config));
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
     manager.spawn_accelerator_watch();
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));

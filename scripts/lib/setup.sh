@@ -18,11 +18,13 @@ as_root() {
 
 # as_user CMD...   as whoever called sudo: a toolchain belongs to the one who builds
 as_user() {
+  local home=${HOME:-/root}
   if [ "$(id -u)" = 0 ] && [ -n "${SUDO_USER:-}" ] && [ "$SUDO_USER" != root ]; then
-    sudo -H -u "$SUDO_USER" -- "$@"
-  else
-    "$@"
+    home=$(getent passwd "$SUDO_USER" | cut -d: -f6)
+    set -- runuser -u "$SUDO_USER" -- env "HOME=$home" "USER=$SUDO_USER" "PATH=$PATH:$home/.cargo/bin" "$@"
   fi
+  # rustup puts itself there, and only new shells know.
+  PATH=$PATH:$home/.cargo/bin "$@"
 }
 
 # Sets distribution (debian-12, ...) and distribution_name; ends on one that we do not know.
@@ -86,9 +88,11 @@ rust_channel() {
   sed -n 's/^channel *= *"\(.*\)".*/\1/p' "$root/rust-toolchain.toml"
 }
 
+has_rustup() { as_user sh -c 'command -v rustup' >/dev/null; }
+
 # has_rust CHANNEL
 has_rust() {
-  if command -v rustup >/dev/null; then
+  if has_rustup; then
     as_user rustup run "$1" cargo clippy --version >/dev/null 2>&1 &&
       as_user rustup run "$1" cargo fmt --version >/dev/null 2>&1
   else
@@ -98,7 +102,7 @@ has_rust() {
 
 install_rust() {
   local channel=$1
-  if ! command -v rustup >/dev/null; then
+  if ! has_rustup; then
     apt-cache policy rustup 2>/dev/null | grep -q 'Candidate: [0-9]' ||
       die "Rust $channel is not installed, and $distribution_name has no package of rustup" \
         "curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y --profile minimal --default-toolchain $channel -c clippy -c rustfmt"
@@ -106,4 +110,18 @@ install_rust() {
   fi
   as_user rustup toolchain install "$channel" --profile minimal --component clippy --component rustfmt >&2 ||
     die "rustup could not install Rust $channel" "rustup toolchain install $channel"
+}
+
+# build_gvm dev|release   sets built, the program; one that is up to date costs a second. Wants log.sh.
+build_gvm() {
+  local target=${CARGO_TARGET_DIR:-$root/target}
+  local -a args=(build --bin gvm --manifest-path "$root/Cargo.toml" --target-dir "$target")
+  [ "$1" = dev ] || args+=(--release)
+  # test.sh builds everything with the same features, so that it is built once; what only tests depend on has features too.
+  [ "$1" != dev ] || [ -z "${GVM_FEATURES:-}" ] || args+=(--test it --features "$GVM_FEATURES")
+  # On a terminal cargo shows how far it is.
+  [ -t 2 ] || args+=(--quiet)
+  (cd "$root" && as_user cargo "${args[@]}") >&2 || die "gvm could not be built" "cargo ${args[*]}"
+  # shellcheck disable=SC2034 # of whoever sources this
+  if [ "$1" = dev ]; then built=$target/debug/gvm; else built=$target/release/gvm; fi
 }

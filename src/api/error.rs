@@ -77,7 +77,7 @@ pub struct ErrorBody {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
-    /// Correlates with the manager's log and the record.
+    /// Found again in the manager's log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
 }

@@ -5,6 +5,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod access;
+
+pub use self::access::{
+    AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
+};
+
 /// Limits on the wire; rates in bytes per second. Absent means not limited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -376,115 +382,6 @@ pub struct Me {
     pub role: String,
     /// Registered keys.
     pub keys: u64,
-}
-
-/// Everything an SSH client needs for one machine.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SshInfo {
-    /// Machine's name.
-    pub vm: String,
-    /// Owner's login.
-    pub owner: String,
-    /// Login inside.
-    pub guest_user: String,
-    /// Host keys of the machine, `ssh-ed25519 AAAA...`, known since its making.
-    pub host_keys: Vec<String>,
-    /// Address on the members' network.
-    pub address: String,
-    /// The gateway.
-    pub gateway: GatewayView,
-}
-
-/// How the SSH gateway is reached.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct GatewayView {
-    /// Host name or address that members use.
-    pub host: String,
-    /// Port.
-    pub port: u16,
-    /// Its host keys, `ssh-ed25519 AAAA...`; empty while it never ran.
-    pub host_keys: Vec<String>,
-}
-
-/// The gateway asks: whose key is this?
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct Identify {
-    /// Kind and body, without comment.
-    pub public_key: String,
-}
-
-/// Answer to [`Identify`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Identified {
-    /// Login.
-    pub user: String,
-}
-
-/// How the gateway is going to use a machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum GatewayMode {
-    /// Copies bytes: `ssh -J gateway VM`.
-    Jump,
-    /// Logs in to the machine itself: `ssh VM@gateway`.
-    Terminate,
-}
-
-/// The gateway asks: may this key reach that machine, and where is it?
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct ResolveTarget {
-    /// Kind and body of the key that was proven.
-    pub public_key: String,
-    /// `VM` or `VM.OWNER`.
-    pub vm: String,
-    /// Login inside, where the member named one.
-    pub guest_user: Option<String>,
-    /// How.
-    pub mode: GatewayMode,
-    /// Address of the client, for the record.
-    pub peer: String,
-}
-
-/// Where a machine is. Refusals (`not_found`, `conflict` with the explanation of a stopped machine) are errors.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Target {
-    /// Machine's id.
-    pub vm_id: String,
-    /// `name.owner`, for messages.
-    pub label: String,
-    /// Address and port of the guest's SSH server.
-    pub address: String,
-    /// Login inside.
-    pub guest_user: String,
-    /// Host keys that the guest must show.
-    pub host_keys: Vec<String>,
-    /// Private key to log in with, OpenSSH format; only in terminate mode, for this connection only.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub private_key: Option<String>,
-}
-
-// The private key must never reach a log through a derived Debug.
-impl std::fmt::Debug for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Target")
-            .field("label", &self.label)
-            .field("address", &self.address)
-            .field("guest_user", &self.guest_user)
-            .field("private_key", &self.private_key.as_ref().map(|_| "<secret>"))
-            .finish_non_exhaustive()
-    }
-}
-
-/// The gateway tells how it is reached, once at its start.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AnnounceGateway {
-    /// Its public host keys.
-    pub host_keys: Vec<String>,
-    /// The port it listens on.
-    pub port: u16,
 }
 
 /// One finding of the doctor.

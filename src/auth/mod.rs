@@ -1,7 +1,7 @@
 //! Who is this, and may they?
 //!
 //! ```text
-//!   socket peer (uid) --peercred--> Principal --policy--> Permit --> use case in manager/
+//!   socket peer (uid) --peercred--> Account --manager--> Principal --policy--> Permit --> use case in manager/
 //! ```
 //!
 //! A [`policy::Permit`] has private fields and is made in `policy.rs` alone, so that no use case can be

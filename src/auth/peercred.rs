@@ -1,13 +1,12 @@
-//! The person behind the unix socket's peer: from the kernel's word on its uid.
-
-use jiff::Timestamp;
+//! The account behind the unix socket's peer: from the kernel's word on its uid and the host's user database.
+//!
+//! Which registered person an account is, the manager knows ([`crate::manager`]); nothing is stored here.
 
 use crate::config::Config;
 use crate::model::name::{NameError, UserName};
-use crate::model::principal::{Principal, Role};
-use crate::store::{Store, StoreError};
+use crate::model::principal::Role;
 
-/// Why a peer cannot be a principal.
+/// Why a peer cannot be anybody.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
     /// The host knows no such user.
@@ -16,49 +15,97 @@ pub enum PeerError {
     /// Its name cannot be one of gvm.
     #[error("your login cannot be used with gvm")]
     Name(#[source] NameError),
-    /// The store failed.
-    #[error("cannot look up who you are")]
-    Store(#[source] StoreError),
     /// The host's user database failed.
     #[error("cannot read the host's user database")]
     Passwd(#[source] std::io::Error),
 }
 
-/// Turns uids into principals.
+/// An account of the host, as gvm sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Account {
+    /// The SSH gateway's service account.
+    Gateway,
+    /// A person's.
+    Person {
+        /// Its number.
+        uid: u32,
+        /// Its login.
+        name: UserName,
+        /// What the configuration makes of it.
+        role: Role,
+    },
+}
+
+/// Turns uids into accounts.
 #[derive(Clone, Debug)]
 pub struct Peers {
     admins: Vec<String>,
+    operators: Vec<String>,
     gateway_user: String,
-    store: Store,
 }
 
 impl Peers {
-    /// With the configuration's word on admins and on the gateway's account.
-    pub fn new(config: &Config, store: Store) -> Self {
-        Self { admins: config.people.admins.clone(), gateway_user: config.gateway.user.clone(), store }
+    /// With the configuration's word on admins, operators and the gateway's account.
+    pub fn new(config: &Config) -> Self {
+        let people = &config.people;
+        Self {
+            admins: people.admins.clone(),
+            operators: people.operators.clone(),
+            gateway_user: config.gateway.user.clone(),
+        }
     }
 
-    /// The principal of a uid; a person is registered at the first sight.
+    /// The account of a uid.
     ///
     /// # Errors
     /// See [`PeerError`].
-    pub async fn principal(&self, uid: u32) -> Result<Principal, PeerError> {
+    pub async fn account(&self, uid: u32) -> Result<Account, PeerError> {
         // Directory services may take long: never on a runtime thread.
         let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_uid(uid.into()));
-        let account = match looked_up.await {
-            Ok(Ok(account)) => account.ok_or(PeerError::Nameless(uid))?,
+        let found = match looked_up.await {
+            Ok(Ok(found)) => found.ok_or(PeerError::Nameless(uid))?,
             Ok(Err(errno)) => return Err(PeerError::Passwd(errno.into())),
             Err(_) => return Err(PeerError::Passwd(std::io::ErrorKind::Interrupted.into())),
         };
-        if account.name == self.gateway_user {
-            return Ok(Principal::Gateway);
+        self.judge(uid, &found.name)
+    }
+
+    /// What an account of that number and name is.
+    fn judge(&self, uid: u32, login: &str) -> Result<Account, PeerError> {
+        if login == self.gateway_user {
+            return Ok(Account::Gateway);
         }
+        let is_in = |list: &[String]| list.iter().any(|name| name == login);
         let role = match uid {
             0 => Role::Admin,
-            _ if self.admins.contains(&account.name) => Role::Admin,
+            _ if is_in(&self.admins) => Role::Admin,
+            _ if is_in(&self.operators) => Role::Operator,
             _ => Role::Member,
         };
-        let name: UserName = account.name.parse().map_err(PeerError::Name)?;
-        self.store.ensure_user(uid, &name, role, Timestamp::now()).await.map(Principal::User).map_err(PeerError::Store)
+        let name = login.parse().map_err(PeerError::Name)?;
+        Ok(Account::Person { uid, name, role })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_configuration_says_who_is_what() {
+        let mut config = Config::default();
+        config.people.admins = vec!["eve".to_owned()];
+        config.people.operators = vec!["bob".to_owned(), "eve".to_owned()];
+        let peers = Peers::new(&config);
+        let role = |uid, login| match peers.judge(uid, login).unwrap() {
+            Account::Person { role, .. } => Some(role),
+            Account::Gateway => None,
+        };
+        assert_eq!(role(0, "root"), Some(Role::Admin));
+        assert_eq!(role(1000, "eve"), Some(Role::Admin), "the higher one of two counts");
+        assert_eq!(role(1001, "bob"), Some(Role::Operator));
+        assert_eq!(role(1002, "mallory"), Some(Role::Member));
+        assert_eq!(role(999, "gvm-gateway"), None);
+        assert!(matches!(peers.judge(1003, "Mr X"), Err(PeerError::Name(_))));
     }
 }

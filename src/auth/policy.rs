@@ -66,6 +66,29 @@ impl Action {
         Self::GatewayAsk,
     ];
 
+    /// What it is to do, after "may not".
+    pub const fn words(self) -> &'static str {
+        match self {
+            Self::VmCreate => "make VMs",
+            Self::VmSee => "see VMs",
+            Self::VmSeeAll => "see everybody's VMs",
+            Self::VmPower => "start or stop this VM",
+            Self::VmChange => "change this VM",
+            Self::VmDelete => "delete this VM",
+            Self::VmConsole => "type on this VM's console",
+            Self::VmSsh => "log in to this VM",
+            Self::ProfileSee => "see profiles",
+            Self::ProfileCheck => "check profiles",
+            Self::ImageSee => "see images",
+            Self::ImageChange => "import or remove images",
+            Self::KeyOwn => "have SSH keys",
+            Self::Doctor => "ask the doctor",
+            Self::OperationSee => "see operations",
+            Self::OperationSeeAll => "see everybody's operations",
+            Self::GatewayAsk => "ask where a key leads",
+        }
+    }
+
     /// What a person of some role may do with what is theirs (or nobody's), and with what is another's.
     const fn least_role(self) -> (Option<Role>, Option<Role>) {
         match self {
@@ -92,7 +115,7 @@ pub enum Denied {
     #[error("there is no VM {0:?}")]
     NotFound(String),
     /// It may be seen, but not this.
-    #[error("{actor} may not do this ({action:?}); ask an administrator")]
+    #[error("{actor} may not {}; ask an administrator", .action.words())]
     NotAllowed {
         /// Who asked.
         actor: String,

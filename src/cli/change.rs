@@ -97,19 +97,21 @@ Examples:
 pub struct SetArgs {
     /// Machine: NAME, NAME.OWNER or id
     vm: VmRef,
-    #[command(flatten)]
-    limits: LimitArgs,
     /// Lifetime after each start, such as 8h, or none
     #[arg(long, value_name = "DURATION")]
     ttl: Option<Limit<Seconds>>,
+    #[command(flatten)]
+    limits: LimitArgs,
     #[command(flatten)]
     wait: WaitArgs,
 }
 
 async fn change(cx: &Context, vm: &VmRef, change: &ChangeVm, wait: &WaitArgs) -> CliResult<Accepted> {
-    let accepted = cx.client.patch(&vm.path(), change).await?;
+    let accepted: Accepted = cx.client.patch(&vm.path(), change).await?;
+    // The manager's own notes are shown already.
+    let is_told = !accepted.notes.is_empty();
     let done = follow(cx, accepted, Goal::Done, wait).await?;
-    if done.vm.needs_restart && !wait.no_wait && !cx.out.is_json() {
+    if done.vm.needs_restart && !is_told && !wait.no_wait {
         cx.out.note(&format!("a part of it takes effect with the next start: `gvm restart {}`", done.vm.name));
     }
     Ok(done)

@@ -124,6 +124,9 @@ pub async fn run(cx: &Context, args: CreateArgs) -> CliResult {
     let goal = if args.stopped { Goal::Done } else { Goal::Created };
     let made = follow(cx, accepted, goal, &args.wait).await?;
     ssh::refresh_config(cx).await;
+    if goal == Goal::Created && !args.wait.no_wait && !matches!(made.vm.first_boot.as_str(), "done" | "waiting" | "") {
+        cx.out.note(&format!("its first boot goes on: {}; `gvm show {}`", made.vm.first_boot, made.vm.name));
+    }
     cx.out.result(&made, || {
         if args.wait.no_wait {
             format!("{} is being made\n  gvm events {}", made.vm.name, made.vm.name)

@@ -23,7 +23,6 @@ async fn warn_of_another_version(cx: &Context) {
     let ours = env!("CARGO_PKG_VERSION");
     if let Ok(theirs) = cx.client.get::<VersionView>("/v1/version").await
         && theirs.version != ours
-        && !cx.out.is_json()
     {
         cx.out.warning(&format!("the manager is gvm {}, this is gvm {ours}", theirs.version));
     }

@@ -41,9 +41,8 @@ pub async fn run(cx: &Context, args: &EventsArgs) -> CliResult {
                     break;
                 }
             }
-            Live::Down if !cx.out.is_json() => cx.out.say("the manager does not answer; waiting for it"),
-            Live::Up if !cx.out.is_json() => cx.out.say("the manager is back"),
-            Live::Down | Live::Up => {}
+            Live::Down => cx.out.say("the manager does not answer; waiting for it"),
+            Live::Up => cx.out.say("the manager is back"),
             Live::End(error) => return Err(error.into()),
         }
     }

@@ -117,9 +117,7 @@ async fn import(cx: &Context, args: ImportArgs) -> CliResult {
     let path = path.into_os_string().into_string().map_err(|_| CliError::invalid("the path is not text in UTF-8"))?;
     let request = ImportImage { path, name: args.name, os: args.os, user: args.user, sha256: args.sha256 };
     let mut progress = Progress::new(cx.out, Instant::now());
-    if !cx.out.is_json() {
-        progress.stage("import", &format!("copying and checking {}", request.path));
-    }
+    progress.stage("import", &format!("copying and checking {}", request.path));
     let image: Result<ImageView, _> = cx.client.post_within("/v1/images", &request, IMPORT_DEADLINE).await;
     progress.finish();
     let image = image?;

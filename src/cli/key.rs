@@ -113,7 +113,7 @@ pub async fn ensure_first_key(cx: &Context) -> CliResult {
     }
     let ssh = files::home()?.join(".ssh");
     let found = identity::local_keys(&ssh);
-    let chosen = if cx.out.can_ask() && !cx.out.is_json() { choose(cx, &ssh, found)? } else { pick(cx, &ssh, found)? };
+    let chosen = if cx.out.can_ask() { choose(cx, &ssh, found)? } else { pick(cx, &ssh, found)? };
     let added = register(cx, &chosen.key).await?;
     cx.out.note(&format!("registered your key {} ({})", chosen.path.display(), added.fingerprint));
     Ok(())

@@ -38,6 +38,8 @@ struct State {
 enum Link {
     Fresh,
     Up,
+    /// The manager ended the stream in good order; it is opened anew without a word.
+    Over,
     Lost,
     Ended,
 }
@@ -61,14 +63,15 @@ pub fn events(client: &Client, path: &str) -> impl Stream<Item = Live> + Send + 
                         state.link = Link::Ended;
                         return Some((Live::End(error), state));
                     }
-                    Some(Err(_)) | None => state.stream = None,
+                    Some(Err(_)) => state.stream = None,
+                    None => (state.stream, state.link) = (None, Link::Over),
                 }
             }
             if state.link == Link::Up {
                 state.link = Link::Lost;
                 return Some((Live::Down, state));
             }
-            if state.link == Link::Lost {
+            if matches!(state.link, Link::Over | Link::Lost) {
                 tokio::time::sleep(state.pause).await;
                 state.pause = (state.pause * 2).min(PAUSE_MAX);
             }

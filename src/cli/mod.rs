@@ -70,9 +70,9 @@ pub struct Cli {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Global options")]
 struct Global {
-    /// Form of the result
+    /// Form of the result: table or json
     #[arg(short = 'o', long = "format", global = true, value_enum, default_value_t, value_name = "FORMAT")]
-    #[arg(hide_possible_values = true, help = "Form of the result: table or json")]
+    #[arg(hide_possible_values = true)]
     format: Format,
     /// Configuration file
     #[arg(long, global = true, env = "GVM_CONFIG", value_name = "FILE", hide_env_values = true)]

@@ -1,7 +1,7 @@
 //! Where a command speaks: results on standard output, everything else on standard error.
 //!
 //! A result is either a table for people or the wire type as JSON. Progress, notes and questions go to
-//! standard error and are silent under `--quiet`; errors are never silent.
+//! standard error and are silent under `--quiet` and with JSON; errors are never silent.
 
 use std::io::{self, IsTerminal as _, Write};
 
@@ -81,9 +81,9 @@ impl Output {
         self.format == Format::Json
     }
 
-    /// True where nothing beside results and errors is wanted.
+    /// True where nothing beside results and errors is wanted; a program that reads JSON wants nothing else.
     pub fn is_quiet(&self) -> bool {
-        self.talk == Talk::Quiet
+        self.talk == Talk::Quiet || self.is_json()
     }
 
     /// True where results may have colours.
@@ -98,7 +98,7 @@ impl Output {
 
     /// True where a question can be put to a person.
     pub fn can_ask(&self) -> bool {
-        io::stdin().is_terminal() && io::stderr().is_terminal()
+        !self.is_json() && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
     /// Prints a result: the value itself as JSON, or the text that `people` makes of it.
@@ -169,8 +169,11 @@ impl Output {
         self.say(&format!("{NOTE}note:{NOTE:#} {}", plain(text)));
     }
 
-    /// Says something that the user should mind.
+    /// Says something that the user should mind, also where quiet.
     pub fn warning(&self, text: &str) {
+        if self.is_json() {
+            return;
+        }
         self.stderr_line(&format!("{WARNING}warning:{WARNING:#} {}", plain(text)));
     }
 

@@ -140,7 +140,7 @@ pub async fn undelete(cx: &Context, args: &StartArgs) -> CliResult {
 pub async fn delete(cx: &Context, args: &DeleteArgs) -> CliResult {
     if args.now && !args.yes {
         let question = format!("Remove {} and everything on its disk, for good?", args.vm);
-        if cx.out.is_json() || !cx.out.can_ask() {
+        if !cx.out.can_ask() {
             return Err(CliError::invalid(format!("{} would be removed for good, and nobody can be asked", args.vm))
                 .hint("say so with --yes, or leave out --now to be able to undelete it"));
         }
@@ -156,7 +156,6 @@ pub async fn delete(cx: &Context, args: &DeleteArgs) -> CliResult {
     ssh::refresh_config(cx).await;
     if let Some(until) = &done.vm.undelete_until
         && !args.now
-        && !cx.out.is_json()
     {
         cx.out.note(&format!("until {} it can be brought back with `gvm undelete {}`", moment(until), args.vm));
     }

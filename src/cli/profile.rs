@@ -63,9 +63,7 @@ pub async fn run(cx: &Context, command: ProfileCommand) -> CliResult {
 
 async fn list(cx: &Context) -> CliResult {
     let list: ProfileList = cx.client.get("/v1/profiles").await?;
-    if !cx.out.is_json() {
-        list.faults.iter().for_each(|fault| cx.out.warning(fault));
-    }
+    list.faults.iter().for_each(|fault| cx.out.warning(fault));
     cx.out.result(&list, || rows(&list.profiles, cx.out.is_colored()))
 }
 
@@ -146,7 +144,8 @@ fn findings(verdict: &ProfileCheck, args: &CheckArgs) -> String {
     part("Domain description", &verdict.xml, args.xml);
     part("QEMU's command line", &verdict.native, args.native);
     let end = if verdict.ok { "machines can be made from it" } else { "no machine can be made from it" };
-    text + &format!("{}: {end}", args.name)
+    let gap = if text.contains("\n\n") { "\n" } else { "" };
+    text + &format!("{gap}{}: {end}", args.name)
 }
 
 #[cfg(test)]

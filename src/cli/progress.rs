@@ -39,6 +39,7 @@ impl Progress {
             // The template is a constant; the plain spinner serves as well.
             let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})");
             bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_spinner()).tick_chars("-\\|/ "));
+            bar.set_message("accepted");
             bar.enable_steady_tick(TURN);
             bar
         });
@@ -59,8 +60,8 @@ impl Progress {
         let (word, message) = (plain(word), plain(message));
         match &self.bar {
             Some(bar) => {
-                bar.set_message(format!("{word}: {message}"));
                 bar.reset_elapsed();
+                bar.set_message(format!("{word}: {message}"));
             }
             None => self.out.say(&line(&word, &message, self.started.elapsed())),
         }

@@ -55,3 +55,53 @@ pub fn man(out: &Output, args: &ManArgs, command: Command) -> CliResult {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// What `--help` says of a command and of everything below it. The global options are shown once.
+    fn help(command: &Command, path: &[&str], text: &mut String) {
+        let words: Vec<&str> = path.iter().copied().chain(["--help"]).collect();
+        let own = Cli::command().term_width(100).try_get_matches_from(words).unwrap_err().to_string();
+        text.push_str(&format!("==== {}\n\n", path.join(" ")));
+        let mut is_global = false;
+        for line in own.trim_end().lines() {
+            let is_heading = !line.starts_with(' ') && !line.is_empty();
+            is_global = if is_heading { line == "Global options:" && path.len() > 1 } else { is_global };
+            if !is_global {
+                text.push_str(line.trim_end());
+                text.push('\n');
+            }
+        }
+        for below in command.get_subcommands() {
+            help(below, &[path, &[below.get_name()]].concat(), text);
+        }
+    }
+
+    #[test]
+    fn the_whole_help() {
+        let mut text = String::new();
+        help(&Cli::command(), &["gvm"], &mut text);
+        insta::assert_snapshot!("help", text);
+    }
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_a_manual_page() {
+        let dir = tempfile::tempdir().unwrap();
+        let out = Output::new(Default::default(), Default::default(), Default::default());
+        man(&out, &ManArgs { output: Some(dir.path().to_owned()) }, Cli::command()).unwrap();
+        for page in ["gvm.1", "gvm-create.1", "gvm-ssh-config.1", "gvm-image-import.1"] {
+            assert!(dir.path().join(page).exists(), "{page}");
+        }
+        assert!(std::fs::read_to_string(dir.path().join("gvm.1")).unwrap().contains("Exit codes"));
+    }
+}

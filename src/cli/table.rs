@@ -65,11 +65,9 @@ fn tone(word: &str) -> Option<Color> {
 
 /// One thing as lines of `label  value`; empty values are left out.
 pub fn card(rows: &[(&str, String)]) -> String {
-    let width = rows.iter().map(|(label, _)| label.len()).max().unwrap_or_default();
-    rows.iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(label, value)| format!("{label:width$}  {}\n", plain(value)))
-        .collect()
+    let shown: Vec<_> = rows.iter().filter(|(_, value)| !value.is_empty()).collect();
+    let width = shown.iter().map(|(label, _)| label.len()).max().unwrap_or_default();
+    shown.iter().map(|(label, value)| format!("{label:width$}  {}\n", plain(value))).collect()
 }
 
 /// A size for people.
@@ -142,10 +140,10 @@ mod tests {
             vec!["evil\u{1b}[2J".to_owned(), "stopped".to_owned(), "1".to_owned()],
         ];
         insta::assert_snapshot!(table(&columns, rows, false), @r"
-        NAME             STATE    CPUS
-        dev              running     2
-        a-long-name      -         128
-        evil\u{1b}[2J    stopped     1
+        NAME           STATE    CPUS
+        dev            running     2
+        a-long-name    -         128
+        evil\u{1b}[2J  stopped     1
         ");
     }
 

@@ -170,8 +170,8 @@ mod tests {
             ..samples::vm()
         };
         let vms = [samples::vm(), other];
-        insta::assert_snapshot!(rows(&vms, Columns { owner: false, deleted: false }, now, false));
-        insta::assert_snapshot!(rows(&vms, Columns { owner: true, deleted: true }, now, false));
+        insta::assert_snapshot!("list", rows(&vms, Columns { owner: false, deleted: false }, now, false));
+        insta::assert_snapshot!("list_all_deleted", rows(&vms, Columns { owner: true, deleted: true }, now, false));
     }
 
     #[test]
@@ -186,6 +186,6 @@ mod tests {
             needs_restart: true,
             ..samples::vm()
         };
-        insta::assert_snapshot!(facts(&vm));
+        insta::assert_snapshot!("show", facts(&vm));
     }
 }

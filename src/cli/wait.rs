@@ -21,7 +21,7 @@ use super::progress::Progress;
 use super::vm_ref::VmRef;
 use crate::api::client::{ClientError, segment};
 use crate::api::error::ErrorCode;
-use crate::api::types::{Accepted, OperationView};
+use crate::api::types::{Accepted, OperationView, VmView};
 use crate::model::units::Seconds;
 
 /// How long a wait lasts on hardware virtualisation.
@@ -35,6 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Options of every command that changes a machine.
 #[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Waiting")]
 pub struct WaitArgs {
     /// Return when the request is accepted, without waiting for its effect
     #[arg(long)]
@@ -49,9 +50,7 @@ pub struct WaitArgs {
 /// # Errors
 /// When the change fails, takes too long, or Ctrl-C is pressed.
 pub async fn follow(cx: &Context, mut accepted: Accepted, goal: Goal, args: &WaitArgs) -> CliResult<Accepted> {
-    if !cx.out.is_json() {
-        accepted.notes.iter().for_each(|note| cx.out.note(note));
-    }
+    accepted.notes.iter().for_each(|note| cx.out.note(note));
     if args.no_wait {
         return Ok(accepted);
     }
@@ -144,16 +143,15 @@ async fn look(
     cx: &Context,
     vm: &VmRef,
     operation: &str,
-) -> Result<(Option<crate::api::types::VmView>, Option<OperationView>), ClientError> {
-    let operation = cx.client.get(&format!("/v1/operations/{}", segment(operation))).await;
-    let found = cx.client.get(&vm.path()).await;
-    Ok((unless_missing(found)?, unless_missing(operation)?))
-}
-
-fn unless_missing<T>(answer: Result<T, ClientError>) -> Result<Option<T>, ClientError> {
-    match answer {
-        Ok(value) => Ok(Some(value)),
-        Err(error) if error.code() == ErrorCode::NotFound => Ok(None),
+) -> Result<(Option<VmView>, Option<OperationView>), ClientError> {
+    let operation = match cx.client.get(&format!("/v1/operations/{}", segment(operation))).await {
+        Ok(operation) => Some(operation),
+        Err(error) if error.is_passing() => return Err(error),
+        Err(_) => None,
+    };
+    match cx.client.get(&vm.path()).await {
+        Ok(found) => Ok((Some(found), operation)),
+        Err(error) if error.code() == ErrorCode::NotFound => Ok((None, operation)),
         Err(error) => Err(error),
     }
 }

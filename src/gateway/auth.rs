@@ -86,7 +86,7 @@ impl KeyCheck {
         }
         let print = key.fingerprint(russh::keys::HashAlg::Sha256);
         if let Err(reason) = ssh::check_user_key(key, algorithm) {
-            tracing::info!(%print, %algorithm, %reason, "key refused");
+            tracing::debug!(%print, %algorithm, %reason, "key refused");
             return None;
         }
         let identity = PublicKey::new(key.key_data().clone(), "").to_openssh().ok()?;

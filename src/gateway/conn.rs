@@ -18,6 +18,12 @@ use super::target::Login;
 /// How long saying goodbye may wait for a busy session.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(1);
 
+/// Window of one channel: what one stream may have under way. It covers 2 Gbit/s at 8 ms.
+pub(super) const WINDOW: u32 = 2 * 1024 * 1024;
+/// Window that clients get while a channel is stuck. With less there would be no next packet, and only a packet
+/// leads to more window.
+pub(super) const TRICKLE: u32 = 2;
+
 /// Who is logged in at the gateway.
 #[derive(Clone, Debug)]
 pub(super) struct Member {
@@ -49,6 +55,7 @@ pub(super) struct Conn {
     channels: AtomicUsize,
     opened: AtomicU64,
     progress: AtomicU64,
+    stuck: AtomicUsize,
     forwards_agent: AtomicBool,
     span: tracing::Span,
 }
@@ -68,9 +75,15 @@ impl Conn {
             channels: AtomicUsize::new(0),
             opened: AtomicU64::new(0),
             progress: AtomicU64::new(0),
+            stuck: AtomicUsize::new(0),
             forwards_agent: AtomicBool::new(false),
             span: tracing::Span::current(),
         })
+    }
+
+    /// The span of this connection, for what does not run in one of its tasks.
+    pub fn span(&self) -> tracing::Span {
+        self.span.clone()
     }
 
     /// Runs `work` as a task that ends with the connection.
@@ -105,9 +118,12 @@ impl Conn {
         self.member.get()
     }
 
-    /// The machine that the login name names, if it names one.
+    /// The machine that the login name names, if it names one. Without an owner it is the member's own.
     pub fn login(&self) -> Option<Login> {
-        self.member()?.login.parse().ok()
+        let member = self.member()?;
+        let mut login: Login = member.login.parse().ok()?;
+        login.machine.owner = login.machine.owner.or_else(|| member.user.parse().ok());
+        Some(login)
     }
 
     /// Lets one more channel in, until the ticket is dropped.
@@ -138,6 +154,17 @@ impl Conn {
     /// Changes whenever data goes through.
     pub fn progress(&self) -> u64 {
         self.progress.load(Ordering::Relaxed)
+    }
+
+    /// A channel is stuck, until the guard is dropped: its guest takes nothing.
+    pub fn stall(&self) -> Stall<'_> {
+        self.stuck.fetch_add(1, Ordering::AcqRel);
+        Stall { conn: self }
+    }
+
+    /// The window that the client is given again. russh has one for all channels of a connection.
+    pub fn window(&self) -> u32 {
+        if self.stuck.load(Ordering::Acquire) > 0 { TRICKLE } else { WINDOW }
     }
 
     /// The client lends its agent.
@@ -178,5 +205,16 @@ pub(super) struct ChannelTicket {
 impl Drop for ChannelTicket {
     fn drop(&mut self) {
         self.conn.channels.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A channel that is stuck.
+pub(super) struct Stall<'a> {
+    conn: &'a Conn,
+}
+
+impl Drop for Stall<'_> {
+    fn drop(&mut self) {
+        self.conn.stuck.fetch_sub(1, Ordering::AcqRel);
     }
 }

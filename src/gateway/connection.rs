@@ -38,9 +38,15 @@ where
     let why = match tokio::time::timeout(shared.settings.login_grace, greeting).await {
         Ok(Ok(mut session)) => {
             conn.set_handle(session.handle());
-            let why = watch(&conn, &mut session, &traffic, started).await;
-            conn.close();
-            why
+            match watch(&conn, &mut session, &traffic, started).await {
+                Ended::Itself(why) => why,
+                Ended::ByUs(why) => {
+                    conn.close();
+                    // Its stream fails now; the session's own task must not outlive this one.
+                    let _ = tokio::time::timeout(CLEANUP_DEADLINE, session).await;
+                    why.to_owned()
+                }
+            }
         }
         Ok(Err(error)) => error.to_string(),
         Err(_) => "no SSH greeting".to_owned(),
@@ -52,15 +58,23 @@ where
     }
     match conn.member() {
         Some(member) => tracing::info!(
-            user = %member.user, login = %member.login, channels = conn.opened(),
+            user = %member.user, login = ?member.login, channels = conn.opened(),
             seconds = started.elapsed().as_secs(), why, "logged out"
         ),
         None => tracing::debug!(why, "gone without a login"),
     }
 }
 
-/// Waits for the session's end, and brings it about where it is due. Says why it ended.
-async fn watch(conn: &Arc<Conn>, session: &mut RunningSession<Door>, traffic: &Traffic, started: Instant) -> String {
+/// How a session came to its end, with the reason for the log.
+enum Ended {
+    /// It is over.
+    Itself(String),
+    /// It has to go, and may still be there.
+    ByUs(&'static str),
+}
+
+/// Waits for the session's end, and brings it about where it is due.
+async fn watch(conn: &Arc<Conn>, session: &mut RunningSession<Door>, traffic: &Traffic, started: Instant) -> Ended {
     let settings = &conn.shared.settings;
     let grace = tokio::time::sleep_until((started + settings.login_grace).into());
     tokio::pin!(grace);
@@ -71,10 +85,16 @@ async fn watch(conn: &Arc<Conn>, session: &mut RunningSession<Door>, traffic: &T
     let mut blocked = Unchanged::new(None);
     loop {
         tokio::select! {
-            ended = &mut *session => return ended.map_or_else(|error| error.to_string(), |()| "closed".to_owned()),
+            // What was decided goes before what may still be decided.
+            biased;
+            ended = &mut *session => {
+                return Ended::Itself(ended.map_or_else(|error| error.to_string(), |()| "closed".to_owned()));
+            }
             () = conn.leaving.cancelled() => {
-                let _ = tokio::time::timeout(FAREWELL_GRACE, session).await;
-                return "told to leave".to_owned();
+                return match tokio::time::timeout(FAREWELL_GRACE, session).await {
+                    Ok(_) => Ended::Itself("told to leave".to_owned()),
+                    Err(_) => Ended::ByUs("told to leave"),
+                };
             }
             () = &mut grace, if !is_grace_over => {
                 is_grace_over = true;
@@ -89,7 +109,7 @@ async fn watch(conn: &Arc<Conn>, session: &mut RunningSession<Door>, traffic: &T
             }
             _ = look.tick() => {
                 if blocked.since(traffic.blocked_at()) > BLOCKED_MAX && traffic.blocked_at().is_some() {
-                    return "the client took nothing for too long".to_owned();
+                    return Ended::ByUs("the client took nothing for too long");
                 }
                 let quiet = idle.since(conn.progress());
                 if let Some(limit) = settings.idle

@@ -98,6 +98,9 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
 /// Who is this key, where does it lead?
 #[async_trait]
 pub trait Directory: Send + Sync {
+    /// Whether questions are going to be answered.
+    async fn ready(&self) -> Result<(), Refusal>;
+
     /// Whose key it is (`kind base64`), if anybody's.
     async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal>;
 
@@ -131,6 +134,14 @@ async fn in_time<T>(answer: impl Future<Output = Result<T, ClientError>>) -> Res
 
 #[async_trait]
 impl Directory for ManagerDirectory {
+    async fn ready(&self) -> Result<(), Refusal> {
+        match in_time(self.client.get::<serde_json::Value>("/v1/version")).await {
+            Err(refusal) if refusal.code == ErrorCode::Unavailable => Err(refusal),
+            // Any other answer is an answer.
+            _ => Ok(()),
+        }
+    }
+
     async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal> {
         let ask = Identify { public_key: public_key.to_owned() };
         match in_time(self.client.post("/v1/gateway/identify", &ask)).await {

@@ -210,7 +210,7 @@ async fn enter(conn: &Arc<Conn>, target: &Target, key: PrivateKey) -> Result<Gue
         return Err(odd(target, "its host keys are not known"));
     }
     let stream = dial(conn, target).await?;
-    let config = Arc::new(ssh::client_config(&host_keys));
+    let config = Arc::new(ssh::client_config(&host_keys, conn.shared.settings.rekey));
     let inside = Inside { conn: Arc::clone(conn), host_keys };
     let wire = Wire::new(stream, &conn.stop, Arc::default());
     let mut handle = client::connect_stream(config, wire, inside).await.map_err(|error| match error {
@@ -389,7 +389,7 @@ impl client::Handler for Inside {
 
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
         if !self.conn.stop.is_cancelled() {
-            tracing::info!(?reason, "the connection to the machine ended");
+            self.conn.span().in_scope(|| tracing::info!(?reason, "the connection to the machine ended"));
         }
         Ok(())
     }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use russh::keys::Certificate;
 use russh::server::{self, Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey};
 use russh::{Channel, ChannelId, ChannelOpenFailure, Error, Pty};
+use tracing::Instrument as _;
 
 use super::auth::KeyCheck;
 use super::conn::{ChannelTicket, Conn};
@@ -43,6 +44,11 @@ impl Door {
         Self { keys: KeyCheck::new(Arc::clone(&conn)), conn }
     }
 
+    fn no_forward(&self, error: &str) -> bool {
+        self.conn.span().in_scope(|| tracing::info!(error, "remote forward refused"));
+        false
+    }
+
     /// A ticket for one more channel, or the refusal is sent.
     async fn admit(&self, reply: ChannelOpenHandle) -> Option<(ChannelTicket, ChannelOpenHandle)> {
         match self.conn.admit_channel() {
@@ -60,12 +66,18 @@ impl Door {
 impl server::Handler for Door {
     type Error = Error;
 
+    async fn authentication_banner(&mut self) -> Result<Option<String>, Error> {
+        // A client with one key leaves at once when it is refused, before it could be told why.
+        let state = self.conn.shared.directory.ready().await;
+        Ok(state.err().map(|refusal| refusal.lines("\r\n")))
+    }
+
     async fn auth_none(&mut self, _user: &str) -> Result<Auth, Error> {
         Ok(Auth::reject())
     }
 
     async fn auth_password(&mut self, _user: &str, _password: &str) -> Result<Auth, Error> {
-        Ok(self.keys.failed().await)
+        Ok(self.keys.failed().instrument(self.conn.span()).await)
     }
 
     async fn auth_keyboard_interactive<'a>(
@@ -74,25 +86,28 @@ impl server::Handler for Door {
         _submethods: &str,
         _response: Option<server::Response<'a>>,
     ) -> Result<Auth, Error> {
-        Ok(self.keys.failed().await)
+        Ok(self.keys.failed().instrument(self.conn.span()).await)
     }
 
     async fn auth_openssh_certificate(&mut self, _user: &str, _certificate: &Certificate) -> Result<Auth, Error> {
-        Ok(self.keys.failed().await)
+        Ok(self.keys.failed().instrument(self.conn.span()).await)
     }
 
     async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Error> {
-        Ok(self.keys.offered(user, offer.public_key, offer.algorithm).await)
+        let check = self.keys.offered(user, offer.public_key, offer.algorithm);
+        Ok(check.instrument(self.conn.span()).await)
     }
 
     async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Error> {
-        Ok(self.keys.proven(user, key.public_key, key.algorithm).await)
+        let check = self.keys.proven(user, key.public_key, key.algorithm);
+        Ok(check.instrument(self.conn.span()).await)
     }
 
     async fn auth_succeeded(&mut self, session: &mut Session) -> Result<(), Error> {
         self.conn.set_handle(session.handle());
         if let Some(member) = self.conn.member() {
-            tracing::info!(user = %member.user, login = %member.login, "logged in");
+            let _span = self.conn.span().entered();
+            tracing::info!(user = %member.user, login = ?member.login, "logged in");
         }
         Ok(())
     }
@@ -122,7 +137,7 @@ impl server::Handler for Door {
         let route = match Route::decide(host, port, self.conn.login().as_ref()) {
             Ok(route) => route,
             Err(error) => {
-                tracing::info!(host, port, %error, "forward refused");
+                self.conn.span().in_scope(|| tracing::info!(host, port, %error, "forward refused"));
                 reply.reject(because(PROHIBITED, format!("gvm: {error}"))).await;
                 return Ok(());
             }
@@ -157,6 +172,10 @@ impl server::Handler for Door {
             self.conn.spawn(proxy::forward(Arc::clone(&self.conn), inside, channel, reply, ticket));
         }
         Ok(())
+    }
+
+    fn adjust_window(&mut self, _channel: ChannelId, _current: u32) -> u32 {
+        self.conn.window()
     }
 
     async fn pty_request(
@@ -208,14 +227,14 @@ impl server::Handler for Door {
             let link = conn.guest.link(&conn).await.map_err(|refusal| refusal.line())?;
             link.tcpip_forward(address, asked).await.map_err(|error| error.to_string())
         };
-        match in_time(work).await {
+        match in_time(work.instrument(self.conn.span())).await {
             Ok(given) => {
                 if asked == 0 {
                     *port = given;
                 }
                 Ok(true)
             }
-            Err(error) => Ok(no_forward(&error)),
+            Err(error) => Ok(self.no_forward(&error)),
         }
     }
 
@@ -233,9 +252,9 @@ impl server::Handler for Door {
             let link = conn.guest.link(&conn).await.map_err(|refusal| refusal.line())?;
             link.streamlocal_forward(path).await.map_err(|error| error.to_string())
         };
-        Ok(match in_time(work).await {
+        Ok(match in_time(work.instrument(self.conn.span())).await {
             Ok(()) => true,
-            Err(error) => no_forward(&error),
+            Err(error) => self.no_forward(&error),
         })
     }
 
@@ -250,9 +269,4 @@ impl server::Handler for Door {
 
 async fn in_time<T>(work: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     tokio::time::timeout(FORWARD_DEADLINE, work).await.unwrap_or_else(|_| Err("the guest does not answer".to_owned()))
-}
-
-fn no_forward(error: &str) -> bool {
-    tracing::info!(error, "remote forward refused");
-    false
 }

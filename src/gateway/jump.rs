@@ -1,13 +1,16 @@
 //! Jump mode, `ssh -J gateway VM`: a stream to the guest's SSH server. What is in it is between the two ends;
 //! the member logs in to the guest with their own key.
 
+use std::collections::VecDeque;
+use std::io::IoSlice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use futures_util::FutureExt as _;
 use russh::server::{ChannelOpenHandle, Msg};
 use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio_util::bytes::BytesMut;
+use tokio_util::bytes::{Buf, Bytes, BytesMut};
 
 use super::conn::{ChannelTicket, Conn};
 use super::directory::Refusal;
@@ -22,6 +25,8 @@ use crate::api::types::{GatewayMode, ResolveTarget};
 const READ_SMALL: usize = 8 * 1024;
 /// A read while data streams in: as many full packets as a session encrypts in one go.
 const READ_LARGE: usize = 256 * 1024;
+/// Messages written to the guest at once.
+const GATHERED_MAX: usize = 16;
 
 /// One jump, from its request to its end.
 pub(super) async fn run(
@@ -116,13 +121,20 @@ async fn down(
 
 /// Client to guest. After the client's end of data it still listens, for the close.
 async fn up(conn: &Conn, mut from: ChannelReadHalf, mut to: impl AsyncWrite + Unpin, is_half_closed: &AtomicBool) {
+    let mut gathered = Gathered::default();
+    let mut next = None;
     loop {
-        match from.wait().await {
+        let message = match next.take() {
+            Some(message) => message,
+            None => from.wait().await,
+        };
+        match message {
             Some(ChannelMsg::Data { data }) => {
                 conn.note_progress();
+                next = gathered.fill(data, &mut from);
                 tokio::select! {
                     biased;
-                    sent = to.write_all(&data) => if sent.is_err() {
+                    sent = to.write_all_buf(&mut gathered) => if sent.is_err() {
                         return;
                     },
                     () = pump::is_stuck(conn) => return,
@@ -137,5 +149,85 @@ async fn up(conn: &Conn, mut from: ChannelReadHalf, mut to: impl AsyncWrite + Un
             Some(ChannelMsg::Close) | None => return,
             Some(_) => {}
         }
+    }
+}
+
+/// Data of several messages, to be written with one system call. Never more than the channel's queue held.
+#[derive(Default)]
+struct Gathered {
+    parts: VecDeque<Bytes>,
+    bytes: usize,
+}
+
+impl Gathered {
+    /// Takes `first` and what else is there already; gives back the message that is no data.
+    fn fill(&mut self, first: Bytes, from: &mut ChannelReadHalf) -> Option<Option<ChannelMsg>> {
+        self.push(first);
+        while self.parts.len() < GATHERED_MAX {
+            match from.wait().now_or_never()? {
+                Some(ChannelMsg::Data { data }) => self.push(data),
+                Some(ChannelMsg::WindowAdjusted { .. }) => {}
+                other => return Some(other),
+            }
+        }
+        None
+    }
+
+    fn push(&mut self, data: Bytes) {
+        // An empty part in front would look like the end of all.
+        if !data.is_empty() {
+            self.bytes += data.len();
+            self.parts.push_back(data);
+        }
+    }
+}
+
+impl Buf for Gathered {
+    fn remaining(&self) -> usize {
+        self.bytes
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.parts.front().map_or(&[], |part| part)
+    }
+
+    fn chunks_vectored<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+        let mut used = 0;
+        for (slice, part) in slices.iter_mut().zip(&self.parts) {
+            *slice = IoSlice::new(part);
+            used += 1;
+        }
+        used
+    }
+
+    fn advance(&mut self, mut count: usize) {
+        self.bytes -= count;
+        while let Some(part) = self.parts.front_mut() {
+            if count < part.len() {
+                part.advance(count);
+                return;
+            }
+            count -= part.len();
+            self.parts.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gathered_data_is_one_buffer() {
+        let mut gathered = Gathered::default();
+        for part in ["first", "", "second", "third"] {
+            gathered.push(Bytes::from(part));
+        }
+        let mut slices = [IoSlice::new(&[]); 8];
+        assert_eq!((gathered.remaining(), gathered.chunks_vectored(&mut slices)), (16, 3));
+        gathered.advance(7);
+        assert_eq!((gathered.chunk(), gathered.remaining()), (&b"cond"[..], 9));
+        gathered.advance(9);
+        assert_eq!((gathered.chunk(), gathered.remaining()), (&b""[..], 0));
     }
 }

@@ -46,6 +46,7 @@ mod proxy;
 mod pump;
 mod ssh;
 pub mod target;
+mod upstream;
 mod wire;
 
 use dial::{GuestDialer, TcpDialer};
@@ -53,6 +54,10 @@ use directory::{Directory, ManagerDirectory};
 use hostkey::HostKeyError;
 use limits::{Gate, Limits};
 
+/// Long enough for a hiccup, short enough for the person behind the other channels.
+const STALL: Duration = Duration::from_secs(60);
+/// New keys at least as often, as RFC 4253, section 9, recommends.
+const REKEY: Duration = Duration::from_secs(3600);
 /// How long connections may go on after the gateway was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long they have to leave after they were told so.
@@ -77,6 +82,10 @@ pub struct Settings {
     pub login_grace: Duration,
     /// Time without data after which a connection is closed.
     pub idle: Option<Duration>,
+    /// Time that a channel may take nothing while others of its connection wait.
+    pub stall: Duration,
+    /// Time after which a connection gets new keys.
+    pub rekey: Duration,
     /// Time that connections have when the gateway stops.
     pub drain: Duration,
 }
@@ -94,6 +103,8 @@ impl From<&GatewayConfig> for Settings {
             },
             login_grace: Duration::from_secs(config.login_grace_seconds),
             idle: (config.idle_seconds > 0).then(|| Duration::from_secs(config.idle_seconds)),
+            stall: STALL,
+            rekey: REKEY,
             drain: DRAIN,
         }
     }
@@ -169,7 +180,7 @@ impl Gateway {
         let address = listener.local_addr().map_err(fault)?;
         let public_key = host_key.public_key().to_openssh().map_err(HostKeyError::Make)?;
         let shared = Shared {
-            ssh: Arc::new(ssh::server_config(host_key)),
+            ssh: Arc::new(ssh::server_config(host_key, settings.rekey)),
             directory,
             dialer,
             closing: CancellationToken::new(),

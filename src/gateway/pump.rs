@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!            outer (server side)                    inner (client side)
-//! client ──▶ read half ──▶ up() ──────────────────▶ write half ──▶ guest
+//! client ──▶ read half ──▶ upstream ──────────────▶ write half ──▶ guest
 //! client ◀── write half ◀───────────────── down() ◀─ read half ◀── guest
 //! ```
 //!
@@ -26,9 +26,8 @@ use tokio::time::Instant;
 
 use super::conn::Conn;
 use super::proxy::STDERR;
+use super::upstream;
 
-/// How long a channel may take nothing while the connection has other channels.
-const STALL_MAX: Duration = Duration::from_secs(60);
 /// How long the guest may take to start a program.
 const START_DEADLINE: Duration = Duration::from_secs(60);
 /// How long a client may keep a channel on which it was refused its program.
@@ -51,7 +50,7 @@ pub(super) enum Kind<'a> {
 
 /// Why a pump ended.
 #[derive(Debug, PartialEq, Eq)]
-enum End {
+pub(super) enum End {
     /// The client closed the channel, or is gone.
     Client,
     /// The guest closed the channel.
@@ -70,24 +69,36 @@ enum End {
 
 /// A request whose answer the guest owes.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ask {
+pub(super) enum Ask {
+    /// A terminal.
     Pty,
+    /// A program.
     Start,
 }
 
 /// What the two directions know of each other: the requests that wait for an answer, in order, and whether the
 /// client has ended its input.
 #[derive(Default)]
-struct Asked {
+pub(super) struct Asked {
     queue: Mutex<VecDeque<Ask>>,
     is_input_over: AtomicBool,
     started: Notify,
     answered: Notify,
-    refused: Notify,
+    is_refused: AtomicBool,
 }
 
 impl Asked {
-    fn ask(&self, ask: Ask) -> Result<(), End> {
+    /// The client has sent all of its input.
+    pub fn end_input(&self) {
+        self.is_input_over.store(true, Ordering::Relaxed);
+    }
+
+    fn is_input_over(&self) -> bool {
+        self.is_input_over.load(Ordering::Relaxed)
+    }
+
+    /// A request goes to the guest.
+    pub fn ask(&self, ask: Ask) -> Result<(), End> {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         if queue.len() >= ASKED_MAX {
             return Err(End::TooMuch);
@@ -106,23 +117,23 @@ impl Asked {
     /// Ends when an answer is overdue, or a refusal was not followed by the client's close.
     async fn watch(&self) -> End {
         loop {
-            tokio::select! {
-                () = self.started.notified() => {
-                    if tokio::time::timeout(START_DEADLINE, self.answered.notified()).await.is_err() {
-                        return End::Unanswered;
-                    }
-                }
-                () = self.refused.notified() => {
-                    tokio::time::sleep(REFUSED_LINGER).await;
-                    return End::Refused;
-                }
+            let started = self.started.notified();
+            if !self.is_refused.load(Ordering::Relaxed) {
+                started.await;
+            } else if tokio::time::timeout(REFUSED_LINGER, started).await.is_err() {
+                return End::Refused;
+            }
+            if tokio::time::timeout(START_DEADLINE, self.answered.notified()).await.is_err() {
+                return End::Unanswered;
             }
         }
     }
 }
 
+/// Towards the client.
 type Outer = ChannelWriteHalf<server::Msg>;
-type Inner = ChannelWriteHalf<client::Msg>;
+/// Towards the guest.
+pub(super) type Inner = ChannelWriteHalf<client::Msg>;
 
 /// Pumps until one side closes the channel, then closes the other.
 pub(super) async fn run(conn: &Conn, outer: Channel<server::Msg>, inner: Channel<client::Msg>, kind: Kind<'_>) {
@@ -133,7 +144,7 @@ pub(super) async fn run(conn: &Conn, outer: Channel<server::Msg>, inner: Channel
     let (mut from_guest, inner) = inner.split();
     let asked = Asked::default();
     let end = {
-        let up = up(conn, &mut from_client, &inner, &asked);
+        let up = upstream::run(conn, &mut from_client, &inner, &asked);
         let down = down(conn, &mut from_guest, &outer, handle, kind, &asked);
         tokio::pin!(up, down);
         tokio::select! {
@@ -168,68 +179,6 @@ async fn finish(end: &End, kind: Kind<'_>, handle: &server::Handle, outer: &Oute
     inner.close().await.and(closed)
 }
 
-/// Client to guest.
-async fn up(conn: &Conn, from: &mut ChannelReadHalf, to: &Inner, asked: &Asked) -> End {
-    loop {
-        let Some(message) = from.wait().await else {
-            return End::Client;
-        };
-        let sent = match message {
-            ChannelMsg::Data { data } => {
-                conn.note_progress();
-                match patiently(conn, to.data_bytes(data)).await {
-                    Ok(sent) => sent,
-                    Err(end) => return end,
-                }
-            }
-            ChannelMsg::Close => return End::Client,
-            ChannelMsg::Eof => {
-                asked.is_input_over.store(true, Ordering::Relaxed);
-                to.eof().await
-            }
-            other => match request(other, to, asked).await {
-                Ok(sent) => sent,
-                Err(end) => return end,
-            },
-        };
-        if sent.is_err() {
-            return End::GuestLost;
-        }
-    }
-}
-
-/// Passes one request on. The answers to all but the program's start were given already; see `handler`.
-async fn request(message: ChannelMsg, to: &Inner, asked: &Asked) -> Result<Result<(), Error>, End> {
-    Ok(match message {
-        ChannelMsg::ExtendedData { data, ext } => to.extended_data_bytes(ext, data).await,
-        ChannelMsg::RequestPty { term, col_width, row_height, pix_width, pix_height, terminal_modes, .. } => {
-            asked.ask(Ask::Pty)?;
-            to.request_pty(true, &term, col_width, row_height, pix_width, pix_height, &terminal_modes).await
-        }
-        ChannelMsg::WindowChange { col_width, row_height, pix_width, pix_height } => {
-            to.window_change(col_width, row_height, pix_width, pix_height).await
-        }
-        ChannelMsg::SetEnv { variable_name, variable_value, .. } => {
-            to.set_env(false, variable_name, variable_value).await
-        }
-        ChannelMsg::AgentForward { .. } => to.agent_forward(false).await,
-        ChannelMsg::RequestShell { .. } => {
-            asked.ask(Ask::Start)?;
-            to.request_shell(true).await
-        }
-        ChannelMsg::Exec { command, .. } => {
-            asked.ask(Ask::Start)?;
-            to.exec(true, command).await
-        }
-        ChannelMsg::RequestSubsystem { name, .. } => {
-            asked.ask(Ask::Start)?;
-            to.request_subsystem(true, name).await
-        }
-        ChannelMsg::Signal { signal } => to.signal(signal).await,
-        _ => Ok(()),
-    })
-}
-
 /// The end of a program's output, seen and not yet passed on.
 enum HeldEof {
     No,
@@ -252,10 +201,10 @@ async fn down(
     let mut held = HeldEof::No;
     loop {
         let message = match held {
-            HeldEof::Until(limit) if !asked.is_input_over.load(Ordering::Relaxed) => {
+            HeldEof::Until(limit) if !asked.is_input_over() => {
                 match tokio::time::timeout_at(limit, from.wait()).await {
                     Ok(message) => message,
-                    Err(_) if asked.is_input_over.load(Ordering::Relaxed) => continue,
+                    Err(_) if asked.is_input_over() => continue,
                     Err(_) => {
                         held = HeldEof::No;
                         has_status = true;
@@ -303,6 +252,7 @@ async fn down(
             ChannelMsg::XonXoff { client_can_do } => handle.xon_xoff_request(id, client_can_do).await.map_err(gone),
             ChannelMsg::Success => match asked.answer() {
                 Some(Ask::Start) => {
+                    asked.is_refused.store(false, Ordering::Relaxed);
                     asked.answered.notify_one();
                     handle.channel_success(id).await.map_err(gone)
                 }
@@ -310,8 +260,8 @@ async fn down(
             },
             ChannelMsg::Failure => match asked.answer() {
                 Some(Ask::Start) => {
+                    asked.is_refused.store(true, Ordering::Relaxed);
                     asked.answered.notify_one();
-                    asked.refused.notify_one();
                     handle.channel_failure(id).await.map_err(gone)
                 }
                 Some(Ask::Pty) => {
@@ -338,7 +288,7 @@ async fn down(
 /// Waits for room on the other side for as long as nobody else is kept waiting by it.
 pub(super) async fn is_stuck(conn: &Conn) {
     loop {
-        tokio::time::sleep(STALL_MAX).await;
+        tokio::time::sleep(conn.shared.settings.stall).await;
         if conn.channels() > 1 {
             tracing::info!("a channel that takes nothing is closed, because it holds the others up");
             return;

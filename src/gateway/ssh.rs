@@ -4,12 +4,12 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg, PrivateKey, PublicKey};
-use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, client, server};
+use russh::{MethodKind, MethodSet, Preferred, SshId, cipher, client, kex, server};
+
+use super::conn::WINDOW;
 
 /// How the gateway introduces itself.
 const SSH_ID: &str = "SSH-2.0-gvm";
-/// Window of one channel: what one stream may have under way. It covers 2 Gbit/s at 8 ms.
-const WINDOW: u32 = 2 * 1024 * 1024;
 /// Largest packet asked for; what OpenSSH uses.
 const PACKET: u32 = 32 * 1024;
 /// Messages of one channel that wait for its task; with [`PACKET`] this bounds a channel's memory to 1 MiB a side.
@@ -37,6 +37,21 @@ const USER_KEYS: &[Algorithm] = &[
     Algorithm::SkEcdsaSha2NistP256,
     Algorithm::Rsa { hash: Some(HashAlg::Sha512) },
     Algorithm::Rsa { hash: Some(HashAlg::Sha256) },
+];
+
+/// Key exchanges. Finite-field groups are left out: with one of 8192 bits a stranger buys a second of our
+/// processor for one packet. The NIST curves are for machines in FIPS mode.
+const KEY_EXCHANGES: &[kex::Name] = &[
+    kex::MLKEM768X25519_SHA256,
+    kex::CURVE25519,
+    kex::CURVE25519_PRE_RFC_8731,
+    kex::ECDH_SHA2_NISTP256,
+    kex::ECDH_SHA2_NISTP384,
+    kex::ECDH_SHA2_NISTP521,
+    kex::EXTENSION_SUPPORT_AS_CLIENT,
+    kex::EXTENSION_SUPPORT_AS_SERVER,
+    kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT,
+    kex::EXTENSION_OPENSSH_STRICT_KEX_AS_SERVER,
 ];
 
 /// Towards guests: the cipher that processors have instructions for goes first.
@@ -83,8 +98,13 @@ pub fn check_user_key(key: &PublicKey, algorithm: &Algorithm) -> Result<(), Weak
     }
 }
 
+/// New keys after a gibibyte, or after this time.
+fn limits(rekey: Duration) -> russh::Limits {
+    russh::Limits { rekey_time_limit: rekey, ..russh::Limits::default() }
+}
+
 /// Towards clients.
-pub fn server_config(host_key: PrivateKey) -> server::Config {
+pub fn server_config(host_key: PrivateKey, rekey: Duration) -> server::Config {
     server::Config {
         server_id: SshId::Standard(SSH_ID.into()),
         methods: MethodSet::from([MethodKind::PublicKey].as_slice()),
@@ -93,12 +113,14 @@ pub fn server_config(host_key: PrivateKey) -> server::Config {
         auth_rejection_time_initial: Some(Duration::ZERO),
         max_auth_attempts: REJECTIONS_MAX,
         keys: vec![host_key],
+        limits: limits(rekey),
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
         event_buffer_size: SESSION_QUEUE,
         preferred: Preferred {
             key: Cow::Borrowed(USER_KEYS),
+            kex: Cow::Borrowed(KEY_EXCHANGES),
             cipher: Cow::Borrowed(CLIENT_CIPHERS),
             ..Preferred::DEFAULT
         },
@@ -113,7 +135,7 @@ pub fn server_config(host_key: PrivateKey) -> server::Config {
 }
 
 /// Towards a guest that must show one of `host_keys`.
-pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
+pub fn client_config(host_keys: &[PublicKey], rekey: Duration) -> client::Config {
     // Only what is known is asked for, so that a guest with more keys shows one of these.
     let mut kinds: Vec<Algorithm> = Vec::new();
     for key in host_keys {
@@ -127,10 +149,16 @@ pub fn client_config(host_keys: &[PublicKey]) -> client::Config {
     }
     client::Config {
         client_id: SshId::Standard(SSH_ID.into()),
+        limits: limits(rekey),
         window_size: WINDOW,
         maximum_packet_size: PACKET,
         channel_buffer_size: CHANNEL_QUEUE,
-        preferred: Preferred { key: Cow::Owned(kinds), cipher: Cow::Borrowed(GUEST_CIPHERS), ..Preferred::DEFAULT },
+        preferred: Preferred {
+            key: Cow::Owned(kinds),
+            kex: Cow::Borrowed(KEY_EXCHANGES),
+            cipher: Cow::Borrowed(GUEST_CIPHERS),
+            ..Preferred::DEFAULT
+        },
         inactivity_timeout: None,
         keepalive_interval: Some(KEEPALIVE),
         keepalive_max: KEEPALIVES_MAX,

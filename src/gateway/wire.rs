@@ -17,6 +17,8 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 const SMALL: usize = 4 * 1024;
 /// Several full packets; held only while data streams in.
 const LARGE: usize = 128 * 1024;
+/// So many small reads in a row, and the large buffer is given back.
+const SMALL_READS: u32 = 32;
 
 /// What a supervisor can see of a stream.
 #[derive(Debug, Default)]
@@ -38,8 +40,8 @@ pub(super) struct Wire<S> {
     ahead: Box<[u8]>,
     start: usize,
     end: usize,
-    /// Bytes of the newest read: tells whether data streams in.
-    newest: usize,
+    /// Small reads in a row: tells whether data streams in.
+    small_reads: u32,
     traffic: Arc<Traffic>,
     stop: CancellationToken,
     stop_read: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -54,7 +56,7 @@ impl<S> Wire<S> {
             ahead: Box::default(),
             start: 0,
             end: 0,
-            newest: 0,
+            small_reads: SMALL_READS,
             traffic,
             stop: stop.clone(),
             stop_read: Box::pin(stop.clone().cancelled_owned()),
@@ -73,7 +75,7 @@ impl<S> Wire<S> {
 
     /// Fits the empty buffer to the traffic.
     fn resize(&mut self) {
-        let wanted = if self.newest >= SMALL { LARGE } else { SMALL };
+        let wanted = if self.small_reads < SMALL_READS { LARGE } else { SMALL };
         if self.ahead.len() != wanted {
             self.ahead = vec![0; wanted].into_boxed_slice();
         }
@@ -99,8 +101,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Wire<S> {
         match Pin::new(&mut this.stream).poll_read(cx, &mut ahead) {
             Poll::Ready(done) => {
                 done?;
-                this.newest = ahead.filled().len();
-                (this.start, this.end) = (0, this.newest);
+                let read = ahead.filled().len();
+                this.small_reads = if read >= SMALL { 0 } else { this.small_reads.saturating_add(1) };
+                (this.start, this.end) = (0, read);
                 this.take(out);
                 Poll::Ready(Ok(()))
             }

@@ -79,7 +79,7 @@ impl Probe {
         }
         let Some((kernel, digest)) = self.kernel().await else {
             let why = "KVM is there but not proven yet, because there is no kernel to try it with; import the image \
-                       `tiny` and restart gvm"
+                       `tiny`, which is tried at once"
                 .to_owned();
             return Accelerator::Emulation { why };
         };
@@ -187,9 +187,12 @@ impl Probe {
             (false, true) => Accelerator::Emulation { why: format!("QEMU cannot use KVM on this host: {complaint}") },
             (false, false) => Accelerator::Emulation {
                 why: format!(
-                    "KVM is there, but an ordinary kernel did not come up on it within {} s (last it said {:?})",
+                    "KVM is there, but an ordinary kernel did not come up on it within {} s ({})",
                     self.deadline.as_secs_f32(),
-                    one_line(&said, "nothing"),
+                    match one_line(&said, "").as_str() {
+                        "" => "it printed nothing".to_owned(),
+                        last => format!("its last line was {last:?}"),
+                    },
                 ),
             },
         })

@@ -142,13 +142,13 @@ fn watch(uri: &str, waker: &Arc<Waker>, cache: &Arc<Cache>, stop: &AtomicBool, b
                 }
                 tracing::debug!(uri, "listening to libvirt's events");
                 // Only now: what changed before the registration would not have been told.
-                cache.set_live(true);
+                cache.open();
                 waker.wake(Wake::All);
                 while registered.is_alive(&sink) && !stop.load(Ordering::Acquire) {
                     thread::park_timeout(BEAT);
                     beat();
                 }
-                cache.set_live(false);
+                cache.close();
                 waker.wake(Wake::All);
             }
             Err(error) => {

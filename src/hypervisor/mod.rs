@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The port speaks in model terms: no XML, no flags and no `virt` type crosses it. Only this folder names
-//! `virt` and `quick_xml`. `unsafe` is used here alone, for the calls of libvirt that `virt` does not wrap.
+//! `virt` and `quick_xml`, and `quick_xml` only in `xml.rs` and below. `unsafe` is used in `raw.rs` and `events.rs`
+//! alone, for the calls of libvirt that `virt` does not wrap.
 
 mod events;
 pub mod fake;

@@ -7,12 +7,13 @@
 //! |---|---|
 //! | bulk statistics | never frees the records |
 //! | state of a domain | ignores a failed call and reports a state of -1 |
+//! | errors of disks | not wrapped |
 //! | scheduler, disk and network limits | not wrapped, or all parameters at once |
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::os::raw::{c_char, c_int, c_uchar};
+use std::os::raw::{c_char, c_int, c_uchar, c_void};
 use std::ptr;
 
 use uuid::Uuid;
@@ -21,19 +22,12 @@ use virt::domain::Domain;
 use virt::error::Error;
 use virt_sys as sys;
 
-/// Numbers of one domain by libvirt's names, such as `state.state`. Texts, fractions and negative numbers are left
-/// out: none is used.
+/// Numbers of one domain by libvirt's names, such as `cpu.time`. Texts, fractions and negative numbers are left out:
+/// none is used.
 pub(super) type Numbers = BTreeMap<String, u64>;
 
-/// One domain of the bulk call.
-pub(super) struct Record {
-    pub domain: Domain,
-    pub uuid: Uuid,
-    pub name: String,
-    /// libvirt's number of a running domain; another at every start.
-    pub run: Option<u32>,
-    pub numbers: Numbers,
-}
+/// One domain of the bulk call, read where libvirt put it: copying what is not looked at would cost more than the call.
+pub(super) struct Record<'a>(&'a sys::virDomainStatsRecord);
 
 /// A parameter to set.
 #[derive(Clone, Copy, Debug)]
@@ -46,63 +40,101 @@ pub(super) enum Setting {
     Ullong(u64),
 }
 
-/// Statistics of all domains in one call.
-pub(super) fn all_stats(conn: &Connect, stats: sys::virDomainStatsTypes, flags: u32) -> Result<Vec<Record>, Error> {
+/// All domains with their power states, in one call.
+pub(super) fn all_states<T>(conn: &Connect, each: impl FnMut(&Record<'_>) -> T) -> Result<Vec<T>, Error> {
     let mut list: *mut sys::virDomainStatsRecordPtr = ptr::null_mut();
     // SAFETY: the connection is valid while it is borrowed; `list` is written before it is read.
-    let count = unsafe { sys::virConnectGetAllDomainStats(conn.as_ptr(), stats, &raw mut list, flags) };
-    take_records(list, count)
+    let count =
+        unsafe { sys::virConnectGetAllDomainStats(conn.as_ptr(), sys::VIR_DOMAIN_STATS_STATE, &raw mut list, 0) };
+    take_records(list, count, each)
+}
+
+impl Record<'_> {
+    pub(super) fn uuid(&self) -> Uuid {
+        let mut bytes: [c_uchar; 16] = [0; 16];
+        // SAFETY: the record's domain is valid as long as the record; a UUID has 16 bytes.
+        unsafe { sys::virDomainGetUUID(self.0.dom, bytes.as_mut_ptr()) };
+        Uuid::from_bytes(bytes)
+    }
+
+    pub(super) fn name(&self) -> &[u8] {
+        // SAFETY: the name belongs to the domain, which is valid as long as the record.
+        bytes(unsafe { sys::virDomainGetName(self.0.dom) })
+    }
+
+    /// libvirt's number of a running domain; another at every start.
+    pub(super) fn run(&self) -> Option<u32> {
+        // SAFETY: the domain is valid. Fails with the largest number for one that is off.
+        let run = unsafe { sys::virDomainGetID(self.0.dom) };
+        (run != u32::MAX).then_some(run)
+    }
+
+    /// State and reason, libvirt's numbers.
+    pub(super) fn state(&self) -> (i32, i32) {
+        let (mut state, mut reason) = (0, 0);
+        for parameter in parameters_of(self.0) {
+            let value = || number(parameter).and_then(|number| i32::try_from(number).ok()).unwrap_or(0);
+            match bytes(parameter.field.as_ptr()) {
+                b"state.state" => state = value(),
+                b"state.reason" => reason = value(),
+                _ => {}
+            }
+        }
+        (state, reason)
+    }
+
+    /// A handle that outlives the record.
+    pub(super) fn domain(&self) -> Result<Domain, Error> {
+        // SAFETY: the domain is valid.
+        if unsafe { sys::virDomainRef(self.0.dom) } < 0 {
+            return Err(Error::last_error());
+        }
+        // SAFETY: the reference taken above is now the handle's, which gives it back.
+        Ok(unsafe { Domain::from_ptr(self.0.dom) })
+    }
 }
 
 /// Statistics of one domain.
-pub(super) fn stats(domain: &Domain, stats: sys::virDomainStatsTypes) -> Result<Option<Record>, Error> {
+pub(super) fn stats(domain: &Domain, stats: sys::virDomainStatsTypes) -> Result<Numbers, Error> {
     let mut list: *mut sys::virDomainStatsRecordPtr = ptr::null_mut();
     // SAFETY: only reads the pointer; the domain is valid while it is borrowed.
     let mut domains = [unsafe { domain.as_ptr() }, ptr::null_mut()];
     // SAFETY: `domains` ends with a null pointer as libvirt wants it; `list` is written before it is read.
     let count = unsafe { sys::virDomainListGetStats(domains.as_mut_ptr(), stats, &raw mut list, 0) };
-    Ok(take_records(list, count)?.pop())
+    let copied = take_records(list, count, |record| {
+        let name =
+            |parameter: &sys::virTypedParameter| String::from_utf8_lossy(bytes(parameter.field.as_ptr())).into_owned();
+        let pair = |parameter| number(parameter).map(|number| (name(parameter), number));
+        parameters_of(record.0).iter().filter_map(pair).collect()
+    });
+    Ok(copied?.pop().unwrap_or_default())
 }
 
-/// Copies a list of records and frees it.
-fn take_records(list: *mut sys::virDomainStatsRecordPtr, count: c_int) -> Result<Vec<Record>, Error> {
+/// Reads a list of records and frees it.
+fn take_records<T>(
+    list: *mut sys::virDomainStatsRecordPtr,
+    count: c_int,
+    mut each: impl FnMut(&Record<'_>) -> T,
+) -> Result<Vec<T>, Error> {
     let Ok(count) = usize::try_from(count) else { return Err(Error::last_error()) };
-    let mut records = Vec::with_capacity(count);
+    let mut copies = Vec::with_capacity(count);
     for index in 0..count {
         // SAFETY: libvirt returned `count` records in an array.
-        let record = unsafe { **list.add(index) };
-        records.extend(copy_record(&record));
+        copies.push(each(&Record(unsafe { &**list.add(index) })));
     }
     if !list.is_null() {
         // SAFETY: the list is libvirt's own and is not used after this. Frees records, parameters and domains.
         unsafe { sys::virDomainStatsRecordListFree(list) };
     }
-    Ok(records)
+    Ok(copies)
 }
 
-fn copy_record(record: &sys::virDomainStatsRecord) -> Option<Record> {
-    // SAFETY: the record's domain is valid until the list is freed.
-    if unsafe { sys::virDomainRef(record.dom) } < 0 {
-        return None;
+fn parameters_of(record: &sys::virDomainStatsRecord) -> &[sys::virTypedParameter] {
+    match usize::try_from(record.nparams) {
+        // SAFETY: the record has `nparams` parameters in an array that lives as long as the record.
+        Ok(count) if !record.params.is_null() => unsafe { std::slice::from_raw_parts(record.params, count) },
+        _ => &[],
     }
-    // SAFETY: the reference taken above is now the handle's, which gives it back.
-    let domain = unsafe { Domain::from_ptr(record.dom) };
-    let mut bytes: [c_uchar; 16] = [0; 16];
-    // SAFETY: the record's domain is valid until the list is freed; a UUID has 16 bytes.
-    unsafe { sys::virDomainGetUUID(record.dom, bytes.as_mut_ptr()) };
-    // SAFETY: as above; the name belongs to the domain.
-    let name = text(unsafe { sys::virDomainGetName(record.dom) });
-    // SAFETY: as above. Fails with the largest number for a domain that is off.
-    let run = unsafe { sys::virDomainGetID(record.dom) };
-    let mut numbers = Numbers::new();
-    for index in 0..usize::try_from(record.nparams).unwrap_or(0) {
-        // SAFETY: the record has `nparams` parameters in an array.
-        let parameter = unsafe { &*record.params.add(index) };
-        if let Some(number) = number(parameter) {
-            numbers.insert(text(parameter.field.as_ptr()), number);
-        }
-    }
-    Some(Record { domain, uuid: Uuid::from_bytes(bytes), name, run: (run != u32::MAX).then_some(run), numbers })
 }
 
 fn number(parameter: &sys::virTypedParameter) -> Option<u64> {
@@ -119,12 +151,13 @@ fn number(parameter: &sys::virTypedParameter) -> Option<u64> {
     }
 }
 
-fn text(chars: *const c_char) -> String {
+/// A text of libvirt's, which lives as long as the object it was taken from.
+fn bytes<'a>(chars: *const c_char) -> &'a [u8] {
     if chars.is_null() {
-        return String::new();
+        return &[];
     }
-    // SAFETY: libvirt's texts end with a null byte and live as long as the object they were taken from.
-    unsafe { CStr::from_ptr(chars) }.to_string_lossy().into_owned()
+    // SAFETY: libvirt's texts end with a null byte. Callers name no longer life than that of the object.
+    unsafe { CStr::from_ptr(chars) }.to_bytes()
 }
 
 /// State and its reason, libvirt's numbers.
@@ -133,6 +166,27 @@ pub(super) fn state(domain: &Domain) -> Result<(i32, i32), Error> {
     // SAFETY: the domain is valid while it is borrowed.
     let code = unsafe { sys::virDomainGetState(domain.as_ptr(), &raw mut state, &raw mut reason, 0) };
     if code == 0 { Ok((state, reason)) } else { Err(Error::last_error()) }
+}
+
+/// True where QEMU holds an error of any of its disks, which it does from the failed write until it is told to go on.
+pub(super) fn has_disk_error(domain: &Domain) -> Result<bool, Error> {
+    // SAFETY: the domain is valid while it is borrowed; without an array libvirt tells how many disks there are.
+    let disks = unsafe { sys::virDomainGetDiskErrors(domain.as_ptr(), ptr::null_mut(), 0, 0) };
+    let Ok(room) = u32::try_from(disks) else { return Err(Error::last_error()) };
+    let none = sys::virDomainDiskError { disk: ptr::null_mut(), error: 0 };
+    let mut errors = vec![none; usize::try_from(room).unwrap_or(0)];
+    // SAFETY: the array has room for that many.
+    let count = unsafe { sys::virDomainGetDiskErrors(domain.as_ptr(), errors.as_mut_ptr(), room, 0) };
+    for error in &errors {
+        // SAFETY: libvirt allocated the names and leaves them to the caller; null for those it did not fill.
+        unsafe { free(error.disk.cast()) };
+    }
+    if count < 0 { Err(Error::last_error()) } else { Ok(count > 0) }
+}
+
+unsafe extern "C" {
+    /// The allocator that libvirt uses for what it hands out.
+    fn free(memory: *mut c_void);
 }
 
 /// CPU weight and quota.

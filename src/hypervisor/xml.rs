@@ -10,6 +10,7 @@
 
 mod network;
 mod read;
+mod schema;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -23,7 +24,7 @@ use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, Error as TemplateError, ErrorKind as TemplateErrorKind, UndefinedBehavior};
 use serde::Serialize;
 
-pub(super) use self::network::{HostEntry, host_entry, network, read_network};
+pub(super) use self::network::{HostEntry, Names, host_entry, network, read_network};
 pub(super) use self::read::{Description, cpus_of_node, machine_type, read_domain};
 pub(super) use self::view::{CPU_PERIOD_US, Site, cpu_quota_us, net_average};
 use super::{DomainSpec, ErrorKind, HypervisorError, Result};
@@ -155,14 +156,13 @@ pub(super) fn dimm(templates: &Templates, size: Mib) -> Result<String> {
     templates.render(DIMM, View { size_kib: size.kib() })
 }
 
-/// The limits as asked for, as an element for metadata.
+/// The limits as asked for, as an element for metadata; without prefix, which libvirt adds.
 pub(super) fn caps(templates: &Templates, caps: &Caps) -> Result<String> {
     #[derive(Serialize)]
     struct View {
-        uri: &'static str,
         caps: Vec<view::NamedCap>,
     }
-    templates.render(CAPS, View { uri: CAPS_URI, caps: view::named(caps) })
+    templates.render(CAPS, View { caps: view::named(caps) })
 }
 
 /// Refuses what XML cannot carry or would change on the way, such as line breaks in attributes.

@@ -30,7 +30,7 @@ const BOOT: &str = include_str!("../../templates/cloud-init/boot.sh");
 const REPORT: &str = include_str!("../../templates/cloud-init/report.sh");
 
 /// How a later part joins what stands already: lists append, everything else that is there stays.
-const MERGE: &str = "dict(no_replace,recurse_list)+list(append)+str(no_replace)";
+const MERGE: &str = "dict(no_replace,recurse_list)+list(append)+str()";
 
 /// The top-level keys of cloud-init whose values gvm sets; another value for one of them has no effect. Lists
 /// (`users`, `bootcmd`) are not among them: they are joined.

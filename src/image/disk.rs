@@ -91,7 +91,7 @@ pub async fn ensure_overlay(tools: &DiskTools, base: Option<&BaseDisk>, files: &
         return ensure_size(tools, &path, size).await;
     }
     let temp = files::temp_beside(&path)?;
-    let result = match create(tools, base, &temp, size).await {
+    let result = match create(tools, base, &temp, size, doing()).await {
         Ok(()) => put_in_place(&temp, &path).await,
         Err(e) => Err(e),
     };
@@ -132,8 +132,10 @@ pub async fn ensure_gone(files: &VmFiles) -> Result<()> {
 /// Makes `target` a full, independent copy of the root disk of a *stopped* machine, over the same base. Shares
 /// blocks where the file system can (reflink), keeps holes everywhere. Dropping the future ends the copy.
 ///
+/// The caller keeps the source stopped meanwhile; a machine that runs already is noticed by QEMU's lock.
+///
 /// # Errors
-/// `NotFound` without a source, `Conflict` where the target has a disk already, `StorageFull`.
+/// `NotFound` without a source, `Busy`, `Conflict` where the target has a disk already, `StorageFull`.
 pub async fn clone_disk(tools: &DiskTools, source: &VmFiles, target: &VmFiles) -> Result<()> {
     let (from, to) = (source.root(), target.root());
     let doing = format!("copying the disk {} to {}", from.display(), to.display());
@@ -143,6 +145,9 @@ pub async fn clone_disk(tools: &DiskTools, source: &VmFiles, target: &VmFiles) -
     if prepare(target).await?.is_some() {
         return Err(ImageError::new(ImageErrorKind::Conflict, doing, "the target has a disk already"));
     }
+    // Without -U it asks for a lock that a running machine does not give away.
+    let lock = ChildCall::new(&tools.qemu_img, QUICK).args(["info", "-f", "qcow2", "--"].map(OsStr::new)).args([&from]);
+    run(lock, doing.clone()).await?;
     let temp = files::temp_beside(&to)?;
     let args = ["--reflink=auto", "--sparse=always", "--no-dereference", "--"].map(OsStr::new);
     let call = ChildCall::new(&tools.cp, COPY).args(args).args([&from, &temp]);
@@ -165,7 +170,7 @@ pub fn info(path: &Path) -> Result<DiskInfo> {
 /// Mode of everything that belongs to one machine.
 const DISK_MODE: u32 = 0o600;
 
-async fn create(tools: &DiskTools, base: Option<&BaseDisk>, temp: &Path, size: Mib) -> Result<()> {
+async fn create(tools: &DiskTools, base: Option<&BaseDisk>, temp: &Path, size: Mib, doing: String) -> Result<()> {
     let mut call = ChildCall::new(&tools.qemu_img, QUICK).args(["create", "-q", "-f", "qcow2"]);
     call = call.args(["-o", "compat=1.1,cluster_size=65536,lazy_refcounts=off,preallocation=off"]);
     if let Some(base) = base {
@@ -174,7 +179,7 @@ async fn create(tools: &DiskTools, base: Option<&BaseDisk>, temp: &Path, size: M
     }
     let bytes = size.bytes().to_string();
     call = call.args([OsStr::new("--"), temp.as_os_str(), OsStr::new(&bytes)]);
-    run(call, format!("making the disk {}", temp.display())).await.map(|_| ())
+    run(call, doing).await.map(|_| ())
 }
 
 /// Makes the machine's folder exist, clears what earlier tries left, and says what disk is there.

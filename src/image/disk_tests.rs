@@ -3,6 +3,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::*;
+use crate::child::needs;
 use crate::image::layout::Layout;
 use crate::model::id::VmId;
 
@@ -44,6 +45,7 @@ fn names(files: &VmFiles) -> Vec<String> {
 
 #[tokio::test]
 async fn an_overlay_is_made_once_and_grows() {
+    needs!("qemu-img");
     let bench = bench();
     for (name, format) in [("base.qcow2", DiskFormat::Qcow2), ("base.raw", DiskFormat::Raw)] {
         let base = bench.base(name, format, Mib(64));
@@ -65,6 +67,7 @@ async fn an_overlay_is_made_once_and_grows() {
 
 #[tokio::test]
 async fn a_blank_disk_needs_no_base() {
+    needs!("qemu-img");
     let bench = bench();
     let vm = bench.vm();
     for _ in 0..2 {
@@ -80,6 +83,7 @@ async fn a_blank_disk_needs_no_base() {
 
 #[tokio::test]
 async fn the_time_does_not_depend_on_the_size() {
+    needs!("qemu-img");
     let bench = bench();
     let base = bench.base("big", DiskFormat::Qcow2, Mib(1 << 20));
     let begun = Instant::now();
@@ -89,6 +93,7 @@ async fn the_time_does_not_depend_on_the_size() {
 
 #[tokio::test]
 async fn wrong_requests_say_what_is_wrong() {
+    needs!("qemu-img");
     let bench = bench();
     let base = bench.base("b", DiskFormat::Raw, Mib(64));
     let other = bench.base("c", DiskFormat::Raw, Mib(64));
@@ -106,6 +111,7 @@ async fn wrong_requests_say_what_is_wrong() {
 
 #[tokio::test]
 async fn a_left_over_of_a_crash_is_removed_and_a_half_never_has_the_final_name() {
+    needs!("qemu-img");
     let bench = bench();
     let vm = bench.vm();
     std::fs::create_dir_all(vm.dir()).unwrap();
@@ -136,6 +142,7 @@ fn script(bench: &Bench, body: &str) -> OsString {
 
 #[tokio::test]
 async fn a_clone_is_independent_and_whole() {
+    needs!("qemu-img");
     let bench = bench();
     let base = bench.base("b", DiskFormat::Qcow2, Mib(64));
     let (source, target) = (bench.vm(), bench.vm());
@@ -151,7 +158,31 @@ async fn a_clone_is_independent_and_whole() {
 }
 
 #[tokio::test]
+async fn a_disk_in_use_is_left_alone() {
+    needs!("qemu-img", "qemu-io");
+    let bench = bench();
+    let vm = bench.vm();
+    ensure_overlay(&bench.tools, None, &vm, Mib(64)).await.unwrap();
+    let mut user = Command::new("qemu-io").args(["-f", "qcow2", "-c", "sleep 60000"]).arg(vm.root()).spawn().unwrap();
+    let is_free = || Command::new("qemu-img").arg("info").arg(vm.root()).output().unwrap().status.success();
+    let begun = Instant::now();
+    while is_free() && begun.elapsed() < Duration::from_secs(20) {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let grown = ensure_size(&bench.tools, &vm.root(), Mib(128)).await;
+    let copied = clone_disk(&bench.tools, &vm, &bench.vm()).await;
+    let seen = info(&vm.root());
+    user.kill().unwrap();
+    user.wait().unwrap();
+    for error in [grown.unwrap_err(), copied.unwrap_err()] {
+        assert_eq!(error.kind, ImageErrorKind::Busy, "{error}");
+    }
+    assert_eq!(seen.unwrap().virtual_size, Mib(64));
+}
+
+#[tokio::test]
 async fn a_link_in_place_of_the_disk_is_not_followed() {
+    needs!("qemu-img");
     let bench = bench();
     let vm = bench.vm();
     std::fs::create_dir_all(vm.dir()).unwrap();

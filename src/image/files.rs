@@ -29,10 +29,17 @@ pub(super) async fn blocking<T: Send + 'static>(
 /// Passable for QEMU's user, not listable.
 pub(super) const PASSABLE: u32 = 0o711;
 
-/// Makes a folder and its parents below the state folder exist with mode 0711, whatever the umask.
+/// Makes a folder exist with mode 0711, whatever the umask, and its missing parents as well. Parents that are there
+/// keep their mode.
 pub(super) fn ensure_dir(path: &Path) -> Result<()> {
     let doing = || format!("making the folder {}", path.display());
-    DirBuilder::new().recursive(true).mode(PASSABLE).create(path).map_err(|e| ImageError::io(doing(), &e))?;
+    if let Some(above) = path.parent().filter(|above| !above.exists()) {
+        ensure_dir(above)?;
+    }
+    match DirBuilder::new().mode(PASSABLE).create(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists && path.is_dir() => {}
+        made => made.map_err(|e| ImageError::io(doing(), &e))?,
+    }
     let mode = PermissionsExt::from_mode(PASSABLE);
     std::fs::set_permissions(path, mode).map_err(|e| ImageError::io(doing(), &e))
 }

@@ -27,6 +27,7 @@ mod examine;
 mod files;
 pub mod firstboot;
 pub mod header;
+pub mod import;
 pub mod layout;
 mod manifest;
 mod partition;

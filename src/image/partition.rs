@@ -122,6 +122,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::child::needs;
 
     /// A disk of 64 MiB with the table that sfdisk makes of the script.
     fn disk(script: &str) -> Vec<u8> {
@@ -143,6 +144,7 @@ mod tests {
 
     #[test]
     fn the_place_of_the_root_decides() {
+        needs!("sfdisk");
         let check = |script: &str, root, expected| assert_eq!(growth(&disk(script), root), expected, "{script}");
         let (esp, swap, lvm) = ("size=8M, type=U\n", "size=4M, type=S\n", "size=16M, type=V\n");
         check(&format!("label: gpt\n{esp}size=40M, type=L\n"), None, Growth::Grows);

@@ -2,6 +2,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
 use super::*;
+use crate::child::needs;
 use crate::image::cloudinit::tests::spec;
 use crate::image::layout::Layout;
 
@@ -30,6 +31,7 @@ async fn a_seed_is_the_same_at_every_start() {
 
 #[test]
 fn other_programs_read_the_volume() {
+    needs!("isoinfo", "blkid");
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("seed.iso");
     let seed = cloudinit::render(&spec());

@@ -96,9 +96,11 @@ mod tests {
     use std::os::unix::fs::OpenOptionsExt as _;
 
     use super::*;
+    use crate::child::needs;
 
     #[test]
     fn openssh_reads_the_key_back() {
+        needs!("ssh-keygen");
         let dir = tempfile::tempdir().unwrap();
         for comment in ["", "a", "host of dev", "0123456"] {
             let key = SshKey::generate(comment).unwrap();

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 
 use super::{Manager, ManagerError, Result};
+use crate::auth::peercred::Account;
 use crate::auth::policy::{self, Action, Permit};
 use crate::auth::sshkey;
 use crate::model::access::PublicKey;
@@ -12,8 +13,8 @@ use crate::model::name::GuestUser;
 use crate::model::principal::{Principal, User};
 use crate::model::state::VmState;
 use crate::model::vm::Vm;
-use crate::store::users::{self, KeyRow};
-use crate::store::{StoreError, audit, commit};
+pub use crate::store::users::KeyRow;
+use crate::store::{StoreError, audit, commit, users};
 
 /// Keys of one person.
 const MAX_KEYS: usize = 64;
@@ -60,6 +61,25 @@ pub struct TargetQuestion {
 }
 
 impl Manager {
+    /// The principal of an account; a person is registered at the first sight.
+    ///
+    /// # Errors
+    /// `Denied` where the account's number or name belongs to somebody else here: an account that was deleted and
+    /// made anew, or a number that was given to another person. Nobody inherits machines that way.
+    pub async fn recognise(&self, account: Account) -> Result<Principal> {
+        let Account::Person { uid, name, role } = account else { return Ok(Principal::Gateway) };
+        let stranger = |whose: String| {
+            ManagerError::denied(format!("gvm knows {whose}, so it cannot tell who you are"))
+                .hint("ask your administrator; the runbook's section on accounts says what to do")
+        };
+        match self.store.ensure_user(uid, &name, role, Timestamp::now()).await {
+            Ok(user) if user.name == name => Ok(Principal::User(user)),
+            Ok(user) => Err(stranger(format!("uid {uid} as {}", user.name))),
+            Err(StoreError::Taken(_)) => Err(stranger(format!("{name} under another uid"))),
+            Err(e) => Err(ManagerError::unavailable("cannot look up who you are").because(e)),
+        }
+    }
+
     /// The keys of the one who asks.
     ///
     /// # Errors

@@ -72,11 +72,15 @@ async fn watch(manager: &Arc<Manager>, vm: &Vm, started_at: Timestamp) -> Result
     }
     manager.watch.tell(vm, "boot", "waiting for the guest to come up");
     loop {
-        look_at_serial(manager, vm, &mut seen).await;
+        if look_at_serial(manager, vm, &mut seen).await {
+            write_down(manager, vm, started_at, &seen.first_boot).await?;
+        }
         look_at_ssh(manager, vm, started_at, &mut seen).await;
         let is_set_up = matches!(seen.first_boot, FirstBoot::Done | FirstBoot::Failed(_));
         if seen.reachable_since.is_some() && is_set_up {
-            return end(manager, vm, started_at, &seen.first_boot).await;
+            write_down(manager, vm, started_at, &seen.first_boot).await?;
+            manager.watch.tell(vm, "ready", "ready to log in");
+            return Ok(());
         }
         let waited = seen.since.elapsed();
         if waited > DEADLINE {
@@ -103,14 +107,15 @@ fn has_guest(vm: &Vm) -> bool {
     vm.spec.boot != crate::model::image::Boot::Firmware
 }
 
-async fn look_at_serial(manager: &Manager, vm: &Vm, seen: &mut Seen) {
-    let is_over = matches!(seen.first_boot, FirstBoot::Done | FirstBoot::Failed(_));
-    if is_over || Instant::now() < seen.next_serial {
-        return;
+/// Follows the words on the serial line; true where they came to an end, good or bad.
+async fn look_at_serial(manager: &Manager, vm: &Vm, seen: &mut Seen) -> bool {
+    let is_over = |state: &FirstBoot| matches!(state, FirstBoot::Done | FirstBoot::Failed(_));
+    if is_over(&seen.first_boot) || Instant::now() < seen.next_serial {
+        return false;
     }
     seen.next_serial = Instant::now() + SERIAL_EVERY;
     let path = manager.layout.vm(vm.id).serial_log();
-    let Ok(found) = firstboot::read(&path, 0).await else { return };
+    let Ok(found) = firstboot::read(&path, 0).await else { return false };
     if found != seen.first_boot {
         match &found {
             FirstBoot::Stage(word) => manager.watch.tell(vm, "first_boot", format!("first boot: {word}")),
@@ -119,7 +124,9 @@ async fn look_at_serial(manager: &Manager, vm: &Vm, seen: &mut Seen) {
             FirstBoot::Waiting => {}
         }
         seen.first_boot = found;
+        return is_over(&seen.first_boot);
     }
+    false
 }
 
 async fn look_at_ssh(manager: &Manager, vm: &Vm, started_at: Timestamp, seen: &mut Seen) {
@@ -147,19 +154,20 @@ async fn answers(address: GuestAddress) -> bool {
     matches!(tokio::time::timeout(PROBE, probe).await, Ok(Some(())))
 }
 
-async fn end(manager: &Manager, vm: &Vm, started_at: Timestamp, first_boot: &FirstBoot) -> Result<()> {
-    if *first_boot != vm.first_boot {
-        let mut tx = manager.store.write().await?;
-        if let Some(mut fresh) = vms::read(&mut tx, vm.id).await?
-            && fresh.started_at == Some(started_at)
-        {
-            fresh.first_boot = first_boot.clone();
-            vms::update(&mut tx, &fresh).await?;
-        }
-        commit(tx).await?;
+/// Writes down how the first boot ended.
+async fn write_down(manager: &Manager, vm: &Vm, started_at: Timestamp, first_boot: &FirstBoot) -> Result<()> {
+    if *first_boot == vm.first_boot {
+        return Ok(());
     }
-    manager.watch.tell(vm, "ready", "ready to log in");
-    Ok(())
+    let mut tx = manager.store.write().await?;
+    if let Some(mut fresh) = vms::read(&mut tx, vm.id).await?
+        && fresh.started_at == Some(started_at)
+        && fresh.first_boot != *first_boot
+    {
+        fresh.first_boot = first_boot.clone();
+        vms::update(&mut tx, &fresh).await?;
+    }
+    Ok(commit(tx).await?)
 }
 
 /// True where the guest's SSH server was seen to answer since this start.

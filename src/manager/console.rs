@@ -16,7 +16,9 @@ use tokio::sync::{broadcast, mpsc};
 use super::{Manager, ManagerError, Result, lock};
 use crate::auth::policy::Permit;
 use crate::hypervisor::ByteStream;
+use crate::model::event::Outcome;
 use crate::model::id::VmId;
+use crate::model::vm::Vm;
 
 /// Chunks that a slow viewer may fall behind before it misses some.
 const OUTPUT_DEPTH: usize = 256;
@@ -77,6 +79,15 @@ impl Manager {
     /// `Conflict` where it is off, or where somebody else types already.
     pub async fn console(&self, permit: &Permit, can_type: bool) -> Result<Console> {
         let vm = self.permitted(permit).await?;
+        let console = self.open_console(permit, &vm, can_type).await?;
+        let mut row = Self::pending(permit, "vm.console", self.label(&vm).await?, Some(vm.id));
+        (row.outcome, row.finished_at) = (Outcome::Success, Some(row.at));
+        row.detail = if can_type { "to type" } else { "to look on" }.to_owned();
+        self.store.record(&row).await?;
+        Ok(console)
+    }
+
+    async fn open_console(&self, permit: &Permit, vm: &Vm, can_type: bool) -> Result<Console> {
         let actor = permit.actor();
         if let Some(console) = self.consoles.join(vm.id, &actor, can_type, &vm.name.to_string())? {
             return Ok(console);

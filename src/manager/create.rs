@@ -19,7 +19,7 @@ use crate::model::units::{Mib, Seconds};
 use crate::model::vm::{Desired, Generation, ImageRef, Placement, Vm, VmSpec};
 use crate::plan::{address, place};
 use crate::store::vms::VmSecrets;
-use crate::store::{StoreError, Write, audit, commit, leases, vms};
+use crate::store::{StoreError, Write, audit, commit, leases, read_meta, vms, write_meta};
 
 /// The smallest memory that QEMU's firmware and a kernel start in.
 const MIN_MEMORY: Mib = Mib(64);
@@ -31,6 +31,8 @@ const MAX_DISK: Mib = Mib(16 << 20);
 const MAX_USER_DATA: usize = 64 << 10;
 /// Labels on one machine.
 pub(super) const MAX_TAGS: usize = 32;
+/// Where the address that was given last is kept.
+const LAST_ADDRESS: &str = "last-address";
 /// Names that are tried for a machine without one.
 const NAME_TRIES: u32 = 1000;
 
@@ -155,10 +157,13 @@ impl Manager {
             ManagerError::no_capacity(format!("all addresses of the members' network {subnet} are in use"))
                 .hint("delete VMs, or ask the administrator for a larger network.subnet")
         };
+        let last = read_meta(&mut tx, LAST_ADDRESS).await?;
+        let address = address::pick_address(subnet, &taken.0, last).ok_or_else(no_address)?;
+        write_meta(&mut tx, LAST_ADDRESS, &address).await?;
         let placement = Placement {
             host: self.host().id,
             mac: address::pick_mac(wish.id, &taken.1),
-            address: address::pick_address(subnet, &taken.0).ok_or_else(no_address)?,
+            address,
             gpus: place::pick(&spec.gpus, &[], &std::collections::HashSet::new())?,
         };
         let name = match wish.name {

@@ -1,6 +1,6 @@
 //! What the doctor looks at, and what runs guest code.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +11,15 @@ use crate::host::accelerator::Probe;
 use crate::host::facts::{self, FactsQuery};
 use crate::image::catalogue::kernel_files;
 use crate::model::host::{HypervisorVersions, Version};
-use crate::plan::doctor::{Finding, Patient, examine};
+use crate::model::id::VmId;
+use crate::model::vm::domain_name;
+pub use crate::plan::doctor::Finding;
+use crate::plan::doctor::{Patient, examine};
 
 /// Between two tries to prove KVM, where nothing changed meanwhile.
 const PROVE_AGAIN: Duration = Duration::from_secs(600);
+/// The doctor answers within a request's time, above all where something hangs.
+const PATIENCE: Duration = Duration::from_secs(8);
 /// The image whose kernel is tried first: it is the smallest.
 const SMALLEST_IMAGE: &str = "tiny";
 
@@ -28,7 +33,8 @@ impl Manager {
             users: vec![self.config.gateway.user.clone()],
         };
         let root = HostRoot::default();
-        let (host, versions, images) = tokio::join!(facts::read(&root, &query), self.versions(), self.store.images());
+        let (host, versions, images, strays) =
+            tokio::join!(facts::read(&root, &query), self.versions(), self.store.images(), self.strays());
         let network = self.network();
         let patient = Patient {
             host: &host,
@@ -38,12 +44,27 @@ impl Manager {
             socket_group: group.as_deref(),
             gateway_user: &self.config.gateway.user,
             images: images.map_or(0, |images| images.len()),
+            strays: &strays,
         };
         examine(&patient)
     }
 
+    /// Domains that carry our name and are not ours, or carry our metadata and have no row: after a restored backup.
+    async fn strays(&self) -> Vec<String> {
+        let look =
+            async { tokio::join!(self.hypervisor.strangers(), self.hypervisor.observe_all(), self.store.vm_ids()) };
+        let Ok((Ok(mut strays), Ok(ours), Ok(rows))) = tokio::time::timeout(PATIENCE, look).await else {
+            return Vec::new();
+        };
+        let rows: HashSet<VmId> = rows.into_iter().collect();
+        strays.extend(ours.into_iter().filter(|(vm, _)| !rows.contains(vm)).map(|(vm, _)| domain_name(vm)));
+        strays
+    }
+
     async fn versions(&self) -> Result<HypervisorVersions, String> {
-        let found = self.hypervisor.facts().await.map_err(|e| e.to_string())?;
+        let asked = tokio::time::timeout(PATIENCE, self.hypervisor.facts()).await;
+        let late = |_| format!("no answer within {} s: it hangs", PATIENCE.as_secs());
+        let found = asked.map_err(late)?.map_err(|e| e.to_string())?;
         Ok(HypervisorVersions {
             uri: found.uri,
             libvirt: Version::find(&found.libvirt_version).unwrap_or_default(),
@@ -54,7 +75,7 @@ impl Manager {
     /// Versions of what gvm stands on; what does not answer is left out.
     pub async fn parts(&self) -> BTreeMap<String, String> {
         let mut parts = BTreeMap::new();
-        if let Ok(found) = self.hypervisor.facts().await {
+        if let Ok(Ok(found)) = tokio::time::timeout(PATIENCE, self.hypervisor.facts()).await {
             parts.insert("libvirt".to_owned(), found.libvirt_version);
             parts.insert("qemu".to_owned(), found.qemu_version);
             parts.insert("uri".to_owned(), found.uri);

@@ -1,16 +1,31 @@
 //! The catalogue as people see it.
 
+use std::path::PathBuf;
+
 use jiff::Timestamp;
 
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
-use crate::image::ImageErrorKind;
-use crate::image::catalogue::{self, ImportLimits, ImportSource};
+use crate::image::catalogue;
 use crate::image::disk::DiskTools;
+pub use crate::image::import::ImportWords;
+use crate::image::import::{ImportLimits, ImportSource, import};
+use crate::image::{ImageError, ImageErrorKind};
 use crate::model::id::ImageId;
 use crate::model::name::ImageName;
-use crate::store::images::{self, ImageRow};
-use crate::store::{StoreError, commit};
+pub use crate::store::images::ImageRow;
+use crate::store::{StoreError, commit, images};
+
+fn refused(error: ImageError) -> ManagerError {
+    let text = error.to_string();
+    let told = match error.kind {
+        ImageErrorKind::NotFound => ManagerError::not_found(text),
+        ImageErrorKind::Invalid => ManagerError::invalid(text),
+        ImageErrorKind::StorageFull => ManagerError::no_capacity(text),
+        _ => ManagerError::unavailable(text),
+    };
+    told.because(error)
+}
 
 impl Manager {
     /// All images.
@@ -25,19 +40,10 @@ impl Manager {
     ///
     /// # Errors
     /// Where it is not what it says, refers to other files, or there is no room.
-    pub async fn import_image(&self, permit: &Permit, source: ImportSource) -> Result<ImageRow> {
-        let image = catalogue::import(&DiskTools::default(), &self.layout, source, ImportLimits::default())
-            .await
-            .map_err(|e| {
-                let text = e.to_string();
-                match e.kind {
-                    ImageErrorKind::NotFound => ManagerError::not_found(text),
-                    ImageErrorKind::Invalid => ManagerError::invalid(text),
-                    ImageErrorKind::StorageFull => ManagerError::no_capacity(text),
-                    _ => ManagerError::unavailable(text),
-                }
-                .because(e)
-            })?;
+    pub async fn import_image(&self, permit: &Permit, path: PathBuf, words: ImportWords) -> Result<ImageRow> {
+        let source = ImportSource::at_path(path, words).map_err(refused)?;
+        let imported = import(&DiskTools::default(), &self.layout, source, ImportLimits::default()).await;
+        let image = imported.map_err(refused)?;
         let mut tx = self.store.write().await?;
         images::add_image(&mut tx, &image, Timestamp::now()).await?;
         self.put_on_record(&mut tx, permit, "image.import", image.name.as_str()).await?;

@@ -287,8 +287,7 @@ async fn artefacts(manager: &Manager, vm: &Vm) -> Artefacts {
 const ROOM: u64 = 256 << 20;
 
 fn has_room(dir: &std::path::Path) -> bool {
-    nix::sys::statvfs::statvfs(dir)
-        .is_ok_and(|fs| u64::from(fs.blocks_available()).saturating_mul(fs.fragment_size()) >= ROOM)
+    nix::sys::statvfs::statvfs(dir).is_ok_and(|fs| fs.blocks_available().saturating_mul(fs.fragment_size()) >= ROOM)
 }
 
 /// True where everything asked for is done, though something is to come at a known time.

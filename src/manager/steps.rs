@@ -252,7 +252,8 @@ async fn start(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     hold::point("host-entry").await;
     let placement = &vm.placement;
     hypervisor
-        .ensure_host_entry(&network.name, placement.mac, placement.address, vm.name.as_str())
+        // The label may be another owner's too; the domain's name is nobody else's.
+        .ensure_host_entry(&network.name, placement.mac, placement.address, &vm.domain_name())
         .await
         .map_err(on_hypervisor)?;
     hold::point("start-domain").await;

@@ -5,10 +5,13 @@ use std::collections::HashSet;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, Subnet};
 
-/// The lowest free address after those ever likely to be remembered by clients is not worth the state: the
-/// lowest free one is taken.
-pub fn pick_address(subnet: Subnet, taken: &HashSet<GuestAddress>) -> Option<GuestAddress> {
-    subnet.guests().find(|address| !taken.contains(address))
+/// The next free address after the one given last, round the network: an address comes back as late as possible,
+/// because DHCP servers and clients remember its last holder for the time of a lease.
+pub fn pick_address(subnet: Subnet, taken: &HashSet<GuestAddress>, last: Option<GuestAddress>) -> Option<GuestAddress> {
+    let is_free = |address: &GuestAddress| !taken.contains(address);
+    let is_after = |address: &GuestAddress| last.is_none_or(|last| *address > last);
+    let after = subnet.guests().filter(is_after).find(is_free);
+    after.or_else(|| subnet.guests().find(is_free))
 }
 
 /// A card's address under QEMU's prefix, from the machine's id; on a collision the next free one.
@@ -28,15 +31,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_filled_from_below_and_run_out() {
+    fn addresses_go_round_and_run_out() {
         let subnet: Subnet = "10.77.0.0/29".parse().unwrap();
         let mut taken = HashSet::new();
-        for expected in 2..=6 {
-            let address = pick_address(subnet, &taken).unwrap();
-            assert_eq!(address.to_string(), format!("10.77.0.{expected}"));
-            taken.insert(address);
+        let mut last = None;
+        let mut next = |taken: &mut HashSet<GuestAddress>| {
+            last = pick_address(subnet, taken, last);
+            taken.extend(last);
+            last.map(|address| address.to_string())
+        };
+        for expected in ["10.77.0.2", "10.77.0.3"] {
+            assert_eq!(next(&mut taken).as_deref(), Some(expected));
         }
-        assert_eq!(pick_address(subnet, &taken), None);
+        taken.clear();
+        for expected in ["10.77.0.4", "10.77.0.5", "10.77.0.6", "10.77.0.2", "10.77.0.3"] {
+            assert_eq!(next(&mut taken).as_deref(), Some(expected), "a given-back address comes last");
+        }
+        assert_eq!(next(&mut taken), None);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Patient<'a> {
     pub gateway_user: &'a str,
     /// Images in the catalogue.
     pub images: usize,
+    /// Domains that look like ours and belong to no machine.
+    pub strays: &'a [String],
 }
 
 /// Judges everything, in the order in which a host is set up.
@@ -82,7 +84,7 @@ pub fn examine(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(programs(host));
     findings.extend([firmware(host), sfq(host), space(host), memory(host), resolver(host), overlap(patient)]);
     findings.extend(patient.socket_group.map(|group| account_group(host, group)));
-    findings.extend([gateway_user(host, patient.gateway_user), images(patient.images)]);
+    findings.extend([gateway_user(host, patient.gateway_user), images(patient.images), strays(patient.strays)]);
     findings
 }
 
@@ -197,8 +199,8 @@ fn sfq(host: &HostFacts) -> Finding {
         Some(false) => bad(
             "sfq",
             Level::Note,
-            "this kernel has no SFQ packet scheduler (CONFIG_NET_SCH_SFQ), which libvirt's own network limits need; \
-             gvm sets the limits without it",
+            "this kernel has no SFQ packet scheduler (CONFIG_NET_SCH_SFQ), which libvirt's network limits need: \
+             a machine with net_in or net_out does not start here",
             fix,
         ),
         None => bad("sfq", Level::Note, "it could not be found out whether the kernel has SFQ", fix),
@@ -298,6 +300,12 @@ fn images(count: usize) -> Finding {
         1 => ok("images", "1 image in the catalogue"),
         count => ok("images", format!("{count} images in the catalogue")),
     }
+}
+
+fn strays(names: &[String]) -> Finding {
+    let Some(first) = names.first() else { return ok("domains", "every domain of gvm belongs to a machine") };
+    let message = format!("domains that look like gvm's and belong to no machine: {}", names.join(", "));
+    bad("domains", Level::Warning, message, format!("virsh dumpxml {first}, then remove it by hand"))
 }
 
 #[cfg(test)]

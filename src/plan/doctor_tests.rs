@@ -30,12 +30,14 @@ struct Case {
     accelerator: Accelerator,
     hypervisor: Result<HypervisorVersions, String>,
     images: usize,
+    strays: Vec<String>,
 }
 
 fn examined(change: impl FnOnce(&mut Case)) -> Vec<Finding> {
     let versions =
         HypervisorVersions { uri: "qemu:///system".to_owned(), libvirt: Version(11, 3, 0), qemu: Version(10, 0, 2) };
-    let mut case = Case { host: sound(), accelerator: Accelerator::Kvm, hypervisor: Ok(versions), images: 2 };
+    let mut case =
+        Case { host: sound(), accelerator: Accelerator::Kvm, hypervisor: Ok(versions), images: 2, strays: Vec::new() };
     change(&mut case);
     let subnet = "10.77.0.0/20".parse().unwrap();
     let network = NetworkSpec { name: "gvm".to_owned(), bridge: "gvmbr0".to_owned(), subnet };
@@ -47,6 +49,7 @@ fn examined(change: impl FnOnce(&mut Case)) -> Vec<Finding> {
         socket_group: Some("gvm"),
         gateway_user: "gvm-gateway",
         images: case.images,
+        strays: &case.strays,
     })
 }
 
@@ -64,7 +67,7 @@ fn unwell(change: impl FnOnce(&mut Case)) -> String {
 fn a_sound_host_has_nothing_to_mend() {
     assert_eq!(unwell(|_| {}), "");
     let checks: Vec<&str> = examined(|_| {}).iter().map(|finding| finding.check).collect();
-    insta::assert_snapshot!(checks.join(" "), @"root kvm libvirt qemu programs firmware sfq space memory resolver subnet group gateway-user images");
+    insta::assert_snapshot!(checks.join(" "), @"root kvm libvirt qemu programs firmware sfq space memory resolver subnet group gateway-user images domains");
 }
 
 #[test]
@@ -102,5 +105,6 @@ fn every_fault_has_its_command() {
     add("overlap", unwell(|c| c.host.routes.push(vpn)));
     add("no accounts", unwell(|c| (c.host.groups, c.host.users) = Default::default()));
     add("no image", unwell(|c| c.images = 0));
+    add("strays", unwell(|c| c.strays = vec!["gvm-1".to_owned(), "gvm-2".to_owned()]));
     insta::assert_snapshot!(all);
 }

@@ -94,6 +94,7 @@ impl Store {
     /// Says in plain words where the file is read-only, damaged, locked or from a newer gvm.
     pub async fn open(path: &Path) -> Result<Self> {
         let failed = |source: sqlx::Error| StoreError::Open { path: path.to_owned(), why: explain(&source), source };
+        keep_private(path);
         let options = SqliteConnectOptions::from_str("sqlite:")
             .map_err(failed)?
             .filename(path)
@@ -136,20 +137,13 @@ impl Store {
         row.map_err(StoreError::Sql)?.map(|row| json(&row, "body")).transpose()
     }
 
-    /// Sets a value of the small name-value table.
+    /// Sets a value of the small name-value table in a transaction of its own.
     ///
     /// # Errors
     /// [`StoreError::Sql`].
     pub async fn set_meta<T: Serialize + Sync>(&self, name: &str, value: &T) -> Result<()> {
         let mut tx = self.write().await?;
-        sqlx::query(
-            "INSERT INTO meta (name, body) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body",
-        )
-        .bind(name)
-        .bind(to_json(value))
-        .execute(&mut *tx)
-        .await
-        .map_err(StoreError::Sql)?;
+        write_meta(&mut tx, name, value).await?;
         commit(tx).await
     }
 
@@ -157,6 +151,41 @@ impl Store {
     pub async fn close(&self) {
         self.readers.close().await;
         self.writer.close().await;
+    }
+}
+
+/// A value of the small name-value table, read under the write lock.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn read_meta<T: DeserializeOwned>(tx: &mut Write, name: &str) -> Result<Option<T>> {
+    let row = sqlx::query("SELECT body FROM meta WHERE name = $1").bind(name).fetch_optional(&mut **tx).await;
+    row.map_err(StoreError::Sql)?.map(|row| json(&row, "body")).transpose()
+}
+
+/// Sets a value of the small name-value table.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn write_meta<T: Serialize + Sync>(tx: &mut Write, name: &str, value: &T) -> Result<()> {
+    sqlx::query("INSERT INTO meta (name, body) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET body = excluded.body")
+        .bind(name)
+        .bind(to_json(value))
+        .execute(&mut **tx)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::Sql)
+}
+
+/// Keys of machines are in the file: nobody but its owner reads it. SQLite gives the mode of the file to those that it
+/// makes beside it. What fails here is told by the opening that follows.
+fn keep_private(path: &Path) {
+    use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+    let made = std::fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    let Ok(meta) = made.and_then(|file| file.metadata()) else { return };
+    if meta.permissions().mode() & 0o077 != 0 {
+        let closed = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600));
+        tracing::warn!(path = %path.display(), is_mended = closed.is_ok(), "others could read the database");
     }
 }
 

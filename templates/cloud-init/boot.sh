@@ -6,8 +6,8 @@ unit=/run/systemd/system/gvm-report.service
 if [ -d /run/systemd/system ]; then
     printf '[Unit]\nDescription=Tell the host how far the boot has come\n[Service]\nType=exec\nExecStart=/bin/sh /run/gvm/report.sh\n' > "$unit"
     systemctl --no-block start gvm-report.service || setsid sh /run/gvm/report.sh < /dev/null > /dev/null 2>&1 &
-    [ -z "$(systemctl list-unit-files qemu-guest-agent.service 2> /dev/null | grep qemu-guest-agent)" ] ||
-        systemctl --no-block start qemu-guest-agent.service
+    # Without its port the agent would only wait for it.
+    [ ! -e /dev/virtio-ports/org.qemu.guest_agent.0 ] || systemctl --no-block start qemu-guest-agent.service
 else
     setsid sh /run/gvm/report.sh < /dev/null > /dev/null 2>&1 &
     [ ! -x /etc/init.d/qemu-guest-agent ] || /etc/init.d/qemu-guest-agent start < /dev/null > /dev/null 2>&1 &

@@ -4,5 +4,6 @@ mod errors;
 mod forwards;
 mod keys;
 mod limits;
+mod manager;
 mod sessions;
 mod transfers;

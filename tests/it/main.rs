@@ -2,9 +2,12 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
+mod cli;
 mod e2e;
 mod gateway;
+mod house;
 mod hypervisor;
+mod profiles;
 mod reconcile;
 mod reconcile_random;
 mod support;

@@ -9,10 +9,12 @@ use crate::api::types::{
     CapsView, ChangeVm, CreateVm, EventView, FindingView, ImageView, ImportImage, KeyView, OperationView, ProfileView,
     VmView,
 };
-use crate::image::catalogue::{DiskFile, DiskImport, ImportSource};
 use crate::manager::ManagerError;
+use crate::manager::access::KeyRow;
 use crate::manager::change::ChangeRequest;
 use crate::manager::create::CreateRequest;
+use crate::manager::doctor::Finding;
+use crate::manager::images::{ImageRow, ImportWords};
 use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::Caps;
@@ -20,9 +22,6 @@ use crate::model::event::AuditEvent;
 use crate::model::image::Boot;
 use crate::model::profile::Profile;
 use crate::model::state::{FirstBoot, VmState};
-use crate::plan::doctor::Finding;
-use crate::store::images::ImageRow;
-use crate::store::users::KeyRow;
 
 type Result<T> = std::result::Result<T, ManagerError>;
 
@@ -102,29 +101,19 @@ fn caps_view(caps: &Caps) -> CapsView {
     }
 }
 
-/// A folder with `image.toml`, or one disk file; which it is shows on the disk.
-pub fn import(body: &ImportImage) -> Result<ImportSource> {
+/// The path and what is said about it.
+pub fn import(body: &ImportImage) -> Result<(std::path::PathBuf, ImportWords)> {
     let path = std::path::PathBuf::from(&body.path);
     if !path.is_absolute() {
         return Err(ManagerError::invalid(format!("{:?} is not an absolute path on the host", body.path)));
     }
-    if path.is_dir() {
-        return Ok(ImportSource::Folder(path));
-    }
-    let needed = |what: &str| {
-        ManagerError::invalid(format!("a disk file needs a {what}"))
-            .hint(format!("add --{what}, or import a folder made by vm-images/build.sh"))
-    };
-    Ok(ImportSource::Disk(DiskImport {
-        file: DiskFile::Path(path),
-        name: parse(body.name.as_ref().ok_or_else(|| needed("name"))?)?,
-        version: None,
-        os: body.os.clone().unwrap_or_else(|| "linux".to_owned()),
-        user: parse(body.user.as_deref().unwrap_or("gvm"))?,
+    let words = ImportWords {
+        name: parse_opt(body.name.as_ref())?,
+        os: body.os.clone(),
+        user: parse_opt(body.user.as_ref())?,
         sha256: body.sha256.clone(),
-        format: None,
-        min_disk: crate::model::units::Mib(0),
-    }))
+    };
+    Ok((path, words))
 }
 
 pub fn finding(finding: Finding) -> FindingView {

@@ -14,7 +14,7 @@ use crate::manager::access::{GatewayFacts, TargetQuestion};
 const SSH_PORT: u16 = 22;
 
 /// How the gateway is reached.
-#[utoipa::path(get, path = "/v1/gateway", responses((status = 200, body = GatewayView)))]
+#[utoipa::path(get, path = "/v1/gateway", responses((status = 200, body = GatewayView), (status = 403, body = ErrorBody)))]
 pub async fn view(State(shared): State<Shared>, _caller: Caller) -> Result<Json<GatewayView>, ApiError> {
     let facts = shared.manager.gateway().await?;
     let host = shared.manager.config().gateway.host.clone();
@@ -23,7 +23,7 @@ pub async fn view(State(shared): State<Shared>, _caller: Caller) -> Result<Json<
 
 /// Whose key is this?
 #[utoipa::path(post, path = "/v1/gateway/identify", request_body = Identify,
-    responses((status = 200, body = Identified), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = Identified), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn identify(
     State(shared): State<Shared>,
     caller: Caller,
@@ -36,7 +36,7 @@ pub async fn identify(
 
 /// May this key reach that machine, and where is it?
 #[utoipa::path(post, path = "/v1/gateway/target", request_body = ResolveTarget,
-    responses((status = 200, body = Target), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 200, body = Target), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn target(
     State(shared): State<Shared>,
     caller: Caller,
@@ -63,7 +63,7 @@ pub async fn target(
 
 /// The gateway says how it is reached.
 #[utoipa::path(post, path = "/v1/gateway/announce", request_body = AnnounceGateway,
-    responses((status = 200, body = GatewayView), (status = 403, body = ErrorBody)))]
+    responses((status = 200, body = GatewayView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub async fn announce(
     State(shared): State<Shared>,
     caller: Caller,

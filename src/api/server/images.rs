@@ -1,16 +1,16 @@
 //! `/v1/images`.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use super::error::ApiError;
-use super::{Body, Caller, Shared, audited, convert};
+use super::{Body, Caller, Path, Shared, audited, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{ImageList, ImageView, ImportImage};
 use crate::auth::policy::{self, Action};
 
 /// The catalogue.
-#[utoipa::path(get, path = "/v1/images", responses((status = 200, body = ImageList)))]
+#[utoipa::path(get, path = "/v1/images", responses((status = 200, body = ImageList), (status = 403, body = ErrorBody)))]
 pub async fn list(State(shared): State<Shared>, caller: Caller) -> Result<Json<ImageList>, ApiError> {
     let permit = caller.permit(Action::ImageSee)?;
     let rows = shared.manager.images(&permit).await?;
@@ -19,7 +19,8 @@ pub async fn list(State(shared): State<Shared>, caller: Caller) -> Result<Json<I
 
 /// Imports an image from files on the host.
 #[utoipa::path(post, path = "/v1/images", request_body = ImportImage,
-    responses((status = 200, body = ImageView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+    responses((status = 200, body = ImageView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody),
+        (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn import(
     State(shared): State<Shared>,
     caller: Caller,
@@ -28,7 +29,8 @@ pub async fn import(
     let target = body.path.clone();
     let result = async {
         let permit = policy::allow(&caller.0, Action::ImageChange)?;
-        shared.manager.import_image(&permit, convert::import(&body)?).await
+        let (path, words) = convert::import(&body)?;
+        shared.manager.import_image(&permit, path, words).await
     };
     let row = audited(&shared, &caller, "image.import", &target, result.await).await?;
     Ok(Json(convert::image(&row)))
@@ -36,7 +38,7 @@ pub async fn import(
 
 /// Removes an image, by id or the newest of a name.
 #[utoipa::path(delete, path = "/v1/images/{image}", params(("image" = String, Path)),
-    responses((status = 200, body = ImageList), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 200, body = ImageList), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn remove(
     State(shared): State<Shared>,
     caller: Caller,

@@ -14,7 +14,9 @@ mod vms;
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
 use axum::serve::IncomingStream;
 use serde::de::DeserializeOwned;
@@ -46,6 +48,13 @@ pub struct Peer {
     uid: Option<u32>,
 }
 
+impl Peer {
+    /// The peer with that uid, for tests that are several people at once.
+    pub const fn of_uid(uid: u32) -> Self {
+        Self { uid: Some(uid) }
+    }
+}
+
 impl axum::extract::connect_info::Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
         Self { uid: stream.io().peer_cred().ok().map(|cred| cred.uid()) }
@@ -75,11 +84,11 @@ impl FromRequestParts<Shared> for Caller {
     async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<ConnectInfo<Peer>>().and_then(|info| info.0.uid);
         let uid = peer.ok_or_else(|| ManagerError::denied("the kernel does not say who you are"))?;
-        let principal = state.peers.principal(uid).await.map_err(|e| match e {
+        let account = state.peers.account(uid).await.map_err(|e| match e {
             PeerError::Nameless(_) | PeerError::Name(_) => ManagerError::denied(e.to_string()).because(e),
-            PeerError::Store(_) | PeerError::Passwd(_) => ManagerError::unavailable(e.to_string()).because(e),
+            PeerError::Passwd(_) => ManagerError::unavailable(e.to_string()).because(e),
         })?;
-        Ok(Self(principal))
+        Ok(Self(state.manager.recognise(account).await?))
     }
 }
 
@@ -96,6 +105,51 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         let parsed = serde_json::from_slice(bytes);
         parsed.map(Self).map_err(|e| ManagerError::invalid(format!("the request is not understood: {e}")).into())
+    }
+}
+
+/// A query whose faults are told like every other error.
+struct Query<T>(T);
+
+impl<T: DeserializeOwned> FromRequestParts<Shared> for Query<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
+        let query = axum::extract::Query::from_request_parts(parts, state).await;
+        let wrong = |e: axum::extract::rejection::QueryRejection| {
+            ManagerError::invalid(format!("the query is not understood: {}", e.body_text()))
+        };
+        Ok(Self(query.map_err(wrong)?.0))
+    }
+}
+
+/// A part of the path whose faults are told like every other error.
+struct Path<T>(T);
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Shared> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        let wrong = |e: axum::extract::rejection::PathRejection| {
+            ManagerError::invalid(format!("the path is not understood: {}", e.body_text()))
+        };
+        Ok(Self(path.map_err(wrong)?.0))
+    }
+}
+
+/// A WebSocket to be; the lack of one is told like every other error.
+struct Upgrade(WebSocketUpgrade);
+
+impl FromRequestParts<Shared> for Upgrade {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
+        let upgrade = WebSocketUpgrade::from_request_parts(parts, state).await;
+        let wrong = |e: axum::extract::ws::rejection::WebSocketUpgradeRejection| {
+            ManagerError::invalid(format!("this is a WebSocket: {}", e.body_text()))
+        };
+        Ok(Self(upgrade.map_err(wrong)?))
     }
 }
 
@@ -169,6 +223,10 @@ pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
         .route("/v1/openapi.json", axum::routing::get(spec))
         .fallback(|| async {
             ApiError::from(ManagerError::not_found("there is no such path in the API").hint("see /v1/openapi.json"))
+        })
+        .method_not_allowed_fallback(|| async {
+            let error = ManagerError::invalid("this path knows no such method").hint("see /v1/openapi.json");
+            (StatusCode::METHOD_NOT_ALLOWED, ApiError::from(error))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(Shared { manager, peers })

@@ -1,10 +1,10 @@
 //! `/v1/me` and `/v1/keys`.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use super::error::ApiError;
-use super::{Body, Caller, Shared, audited, convert};
+use super::{Body, Caller, Path, Shared, audited, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{AddKey, KeyList, KeyView, Me};
 use crate::auth::policy::{self, Action};
@@ -12,7 +12,7 @@ use crate::manager::ManagerError;
 use crate::model::principal::{Principal, Role};
 
 /// Who the manager takes the caller for.
-#[utoipa::path(get, path = "/v1/me", responses((status = 200, body = Me)))]
+#[utoipa::path(get, path = "/v1/me", responses((status = 200, body = Me), (status = 403, body = ErrorBody)))]
 pub async fn me(State(shared): State<Shared>, caller: Caller) -> Result<Json<Me>, ApiError> {
     let Principal::User(user) = &caller.0 else {
         return Ok(Json(Me { name: "gateway".to_owned(), role: "gateway".to_owned(), keys: 0 }));
@@ -32,7 +32,7 @@ pub async fn me(State(shared): State<Shared>, caller: Caller) -> Result<Json<Me>
 }
 
 /// The caller's keys.
-#[utoipa::path(get, path = "/v1/keys", responses((status = 200, body = KeyList)))]
+#[utoipa::path(get, path = "/v1/keys", responses((status = 200, body = KeyList), (status = 403, body = ErrorBody)))]
 pub async fn keys(State(shared): State<Shared>, caller: Caller) -> Result<Json<KeyList>, ApiError> {
     let rows = shared.manager.keys(&caller.permit(Action::KeyOwn)?).await?;
     Ok(Json(KeyList { keys: rows.iter().map(convert::key).collect() }))
@@ -40,7 +40,7 @@ pub async fn keys(State(shared): State<Shared>, caller: Caller) -> Result<Json<K
 
 /// Registers a key.
 #[utoipa::path(post, path = "/v1/keys", request_body = AddKey,
-    responses((status = 200, body = KeyView), (status = 400, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 200, body = KeyView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn add_key(
     State(shared): State<Shared>,
     caller: Caller,
@@ -60,7 +60,7 @@ pub async fn add_key(
 
 /// Forgets a key, by id or fingerprint.
 #[utoipa::path(delete, path = "/v1/keys/{key}", params(("key" = String, Path)),
-    responses((status = 200, body = KeyList), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = KeyList), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn remove_key(
     State(shared): State<Shared>,
     caller: Caller,

@@ -1,17 +1,17 @@
 //! `/v1/profiles`.
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::State;
 
 use super::error::ApiError;
-use super::{Body, Caller, Shared, convert};
+use super::{Body, Caller, Path, Shared, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{CheckProfile, ProfileCheck, ProfileList, ProfileView};
 use crate::auth::policy::Action;
 use crate::manager::ManagerError;
 
 /// Profiles that the caller may use.
-#[utoipa::path(get, path = "/v1/profiles", responses((status = 200, body = ProfileList)))]
+#[utoipa::path(get, path = "/v1/profiles", responses((status = 200, body = ProfileList), (status = 403, body = ErrorBody)))]
 pub async fn list(State(shared): State<Shared>, caller: Caller) -> Result<Json<ProfileList>, ApiError> {
     let permit = caller.permit(Action::ProfileSee)?;
     let found = shared.manager.profiles(&permit).await?;
@@ -21,7 +21,7 @@ pub async fn list(State(shared): State<Shared>, caller: Caller) -> Result<Json<P
 
 /// One profile.
 #[utoipa::path(get, path = "/v1/profiles/{profile}", params(("profile" = String, Path)),
-    responses((status = 200, body = ProfileView), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = ProfileView), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn show(
     State(shared): State<Shared>,
     caller: Caller,
@@ -37,7 +37,7 @@ pub async fn show(
 
 /// Plans, renders and validates a profile without making anything.
 #[utoipa::path(post, path = "/v1/profiles/{profile}/check", params(("profile" = String, Path)), request_body = CheckProfile,
-    responses((status = 200, body = ProfileCheck), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = ProfileCheck), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn check(
     State(shared): State<Shared>,
     caller: Caller,

@@ -3,8 +3,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use axum::extract::ws::{CloseFrame, Message, WebSocket, WebSocketUpgrade};
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
+use axum::extract::ws::{CloseFrame, Message, WebSocket};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, StreamExt, stream};
@@ -12,12 +12,13 @@ use serde::Deserialize;
 use tokio::sync::broadcast;
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
+use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Caller, Shared, audited, convert};
+use super::{Caller, Path, Query, Shared, Upgrade, audited, convert};
 use crate::api::error::ErrorBody;
-use crate::auth::policy::{self, Action, Permit};
+use crate::auth::policy::{Action, Permit};
 use crate::manager::console::Console;
 use crate::manager::watch::Told;
 use crate::model::id::{UserId, VmId};
@@ -26,13 +27,14 @@ use crate::model::id::{UserId, VmId};
 const LOG_LINES: (usize, usize) = (200, 100_000);
 /// Keeps proxies and clients from closing a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-/// Close codes of the console (RFC 6455, section 7.4: 4000 and up are ours).
-const CONSOLE_ENDED: u16 = 4000;
-const CONSOLE_MISSED: u16 = 4001;
+/// Close codes of the console (RFC 6455, section 7.4.1): the end of the line, and "come again" for a viewer that was
+/// too slow or whose manager goes down.
+const CONSOLE_ENDED: u16 = 1000;
+const CONSOLE_AGAIN: u16 = 1012;
 
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),
-    responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn vm_events(
     State(shared): State<Shared>,
     caller: Caller,
@@ -43,7 +45,8 @@ pub async fn vm_events(
 }
 
 /// Events of all machines of the caller; of everybody's for operators.
-#[utoipa::path(get, path = "/v1/events", responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream")))]
+#[utoipa::path(get, path = "/v1/events", responses((status = 200, description = "server-sent events of EventView", content_type = "text/event-stream"),
+        (status = 403, body = ErrorBody)))]
 pub async fn all_events(State(shared): State<Shared>, caller: Caller) -> Result<Response, ApiError> {
     let permit = caller.permit_widest(Action::VmSeeAll, Action::VmSee)?;
     let owner = owner_filter(&permit);
@@ -102,7 +105,7 @@ pub struct LogQuery {
 
 /// The last lines of a machine's serial line.
 #[utoipa::path(get, path = "/v1/vms/{vm}/logs", params(("vm" = String, Path), LogQuery),
-    responses((status = 200, body = String, content_type = "text/plain"), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = String, content_type = "text/plain"), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn logs(
     State(shared): State<Shared>,
     caller: Caller,
@@ -133,13 +136,13 @@ pub struct ConsoleQuery {
 
 /// A machine's serial line as a WebSocket of binary frames.
 #[utoipa::path(get, path = "/v1/vms/{vm}/console", params(("vm" = String, Path), ConsoleQuery),
-    responses((status = 101, description = "binary frames both ways"), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 101, description = "binary frames both ways"), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn console(
     State(shared): State<Shared>,
     caller: Caller,
     Path(vm): Path<String>,
     Query(query): Query<ConsoleQuery>,
-    upgrade: WebSocketUpgrade,
+    Upgrade(upgrade): Upgrade,
 ) -> Result<Response, ApiError> {
     let can_type = matches!(query.mode, ConsoleMode::Write);
     let action = if can_type { Action::VmConsole } else { Action::VmSee };
@@ -148,14 +151,11 @@ pub async fn console(
         shared.manager.console(&permit, can_type).await
     };
     let console = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
-    let _ = policy::actor(&caller.0);
     let stop = shared.manager.stopping().clone();
-    Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| async move {
-        let _ = stop.run_until_cancelled(relay(socket, console)).await;
-    }))
+    Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| relay(socket, console, stop)))
 }
 
-async fn relay(mut socket: WebSocket, mut console: Console) {
+async fn relay(mut socket: WebSocket, mut console: Console, stop: CancellationToken) {
     let remembered = std::mem::take(&mut console.remembered);
     if !remembered.is_empty() && socket.send(Message::Binary(remembered.into())).await.is_err() {
         return;
@@ -164,13 +164,14 @@ async fn relay(mut socket: WebSocket, mut console: Console) {
     ping.tick().await;
     let end = loop {
         tokio::select! {
+            () = stop.cancelled() => break (CONSOLE_AGAIN, "the manager goes down"),
             chunk = console.output.recv() => match chunk {
                 Ok(chunk) => {
                     if socket.send(Message::Binary(chunk.to_vec().into())).await.is_err() {
                         return;
                     }
                 }
-                Err(broadcast::error::RecvError::Lagged(_)) => break (CONSOLE_MISSED, "too slow: output was missed"),
+                Err(broadcast::error::RecvError::Lagged(_)) => break (CONSOLE_AGAIN, "too slow: output was missed"),
                 Err(broadcast::error::RecvError::Closed) => break (CONSOLE_ENDED, "the machine's console ended"),
             },
             message = socket.recv() => {

@@ -1,12 +1,12 @@
 //! Operations, the doctor, versions.
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Caller, Shared, convert};
+use super::{Caller, Path, Query, Shared, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{DoctorReport, OperationList, OperationView, VersionView};
 use crate::auth::policy::Action;
@@ -22,7 +22,7 @@ pub struct OperationQuery {
 }
 
 /// The newest operations: the caller's own, everybody's for operators.
-#[utoipa::path(get, path = "/v1/operations", params(OperationQuery), responses((status = 200, body = OperationList)))]
+#[utoipa::path(get, path = "/v1/operations", params(OperationQuery), responses((status = 200, body = OperationList), (status = 403, body = ErrorBody)))]
 pub async fn operations(
     State(shared): State<Shared>,
     caller: Caller,
@@ -36,7 +36,7 @@ pub async fn operations(
 
 /// One operation.
 #[utoipa::path(get, path = "/v1/operations/{id}", params(("id" = String, Path)),
-    responses((status = 200, body = OperationView), (status = 404, body = ErrorBody)))]
+    responses((status = 200, body = OperationView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn operation(
     State(shared): State<Shared>,
     caller: Caller,
@@ -47,7 +47,7 @@ pub async fn operation(
 }
 
 /// What is well and what is not with this host.
-#[utoipa::path(get, path = "/v1/doctor", responses((status = 200, body = DoctorReport)))]
+#[utoipa::path(get, path = "/v1/doctor", responses((status = 200, body = DoctorReport), (status = 403, body = ErrorBody)))]
 pub async fn doctor(State(shared): State<Shared>, caller: Caller) -> Result<Json<DoctorReport>, ApiError> {
     let permit = caller.permit(Action::Doctor)?;
     let findings = shared.manager.doctor(&permit).await;
@@ -55,7 +55,7 @@ pub async fn doctor(State(shared): State<Shared>, caller: Caller) -> Result<Json
 }
 
 /// What answers.
-#[utoipa::path(get, path = "/v1/version", responses((status = 200, body = VersionView)))]
+#[utoipa::path(get, path = "/v1/version", responses((status = 200, body = VersionView), (status = 403, body = ErrorBody)))]
 pub async fn version(State(shared): State<Shared>, _caller: Caller) -> Json<VersionView> {
     Json(VersionView { version: env!("CARGO_PKG_VERSION").to_owned(), parts: shared.manager.parts().await })
 }

@@ -1,13 +1,13 @@
 //! `/v1/vms`.
 
 use axum::Json;
-use axum::extract::{Path, Query, State};
+use axum::extract::State;
 use axum::http::StatusCode;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Body, Caller, Shared, audited, convert};
+use super::{Body, Caller, Path, Query, Shared, audited, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{Accepted, ChangeVm, CloneVm, CreateVm, GatewayView, SshInfo, StopVm, VmList, VmView};
 use crate::auth::policy::{self, Action};
@@ -36,7 +36,7 @@ pub struct ListQuery {
 }
 
 /// Machines in the order of their making.
-#[utoipa::path(get, path = "/v1/vms", params(ListQuery), responses((status = 200, body = VmList), (status = 403, body = ErrorBody)))]
+#[utoipa::path(get, path = "/v1/vms", params(ListQuery), responses((status = 200, body = VmList), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
 pub async fn list(State(shared): State<Shared>, caller: Caller, Query(query): Query<ListQuery>) -> Done<VmList> {
     let permit = caller.permit(if query.all { Action::VmSeeAll } else { Action::VmSee })?;
     let request = ListRequest { with_deleted: query.deleted, limit: query.limit.unwrap_or(MAX_LIST).min(MAX_LIST) };
@@ -58,7 +58,7 @@ pub async fn create(State(shared): State<Shared>, caller: Caller, Body(body): Bo
 }
 
 /// One machine: `{vm}` is a name, `name.owner` or an id.
-#[utoipa::path(get, path = "/v1/vms/{vm}", params(("vm" = String, Path)), responses((status = 200, body = VmView), (status = 404, body = ErrorBody)))]
+#[utoipa::path(get, path = "/v1/vms/{vm}", params(("vm" = String, Path)), responses((status = 200, body = VmView), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn show(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> Done<VmView> {
     let permit = shared.manager.permit_vm(&caller.0, Action::VmSee, &vm, true).await?;
     Ok(Json(convert::vm(shared.manager.details(&permit).await?)))
@@ -66,7 +66,7 @@ pub async fn show(State(shared): State<Shared>, caller: Caller, Path(vm): Path<S
 
 /// Changes a machine.
 #[utoipa::path(patch, path = "/v1/vms/{vm}", params(("vm" = String, Path)), request_body = ChangeVm,
-    responses((status = 202, body = Accepted), (status = 400, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn change(
     State(shared): State<Shared>,
     caller: Caller,
@@ -91,7 +91,7 @@ pub struct DeleteQuery {
 
 /// Deletes a machine.
 #[utoipa::path(delete, path = "/v1/vms/{vm}", params(("vm" = String, Path), DeleteQuery),
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn delete(
     State(shared): State<Shared>,
     caller: Caller,
@@ -104,14 +104,14 @@ pub async fn delete(
 
 /// Starts a machine.
 #[utoipa::path(post, path = "/v1/vms/{vm}/start", params(("vm" = String, Path)),
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn start(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> AcceptedAnswer {
     power(&shared, &caller, &vm, Wanted::Start).await
 }
 
 /// Stops a machine: asks its guest, and forces it off after the grace period.
 #[utoipa::path(post, path = "/v1/vms/{vm}/stop", params(("vm" = String, Path)), request_body = StopVm,
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn stop(
     State(shared): State<Shared>,
     caller: Caller,
@@ -123,7 +123,7 @@ pub async fn stop(
 
 /// Stops and starts a machine.
 #[utoipa::path(post, path = "/v1/vms/{vm}/restart", params(("vm" = String, Path)), request_body = StopVm,
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn restart(
     State(shared): State<Shared>,
     caller: Caller,
@@ -135,28 +135,28 @@ pub async fn restart(
 
 /// Holds a machine's vCPUs.
 #[utoipa::path(post, path = "/v1/vms/{vm}/pause", params(("vm" = String, Path)),
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn pause(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> AcceptedAnswer {
     power(&shared, &caller, &vm, Wanted::Pause).await
 }
 
 /// Lets a machine's vCPUs go on.
 #[utoipa::path(post, path = "/v1/vms/{vm}/resume", params(("vm" = String, Path)),
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn resume(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> AcceptedAnswer {
     power(&shared, &caller, &vm, Wanted::Resume).await
 }
 
 /// Brings a deleted machine back, off.
 #[utoipa::path(post, path = "/v1/vms/{vm}/undelete", params(("vm" = String, Path)),
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn undelete(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> AcceptedAnswer {
     power(&shared, &caller, &vm, Wanted::Undelete).await
 }
 
 /// Copies a machine that is off.
 #[utoipa::path(post, path = "/v1/vms/{vm}/clone", params(("vm" = String, Path)), request_body = CloneVm,
-    responses((status = 202, body = Accepted), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+    responses((status = 202, body = Accepted), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn clone(
     State(shared): State<Shared>,
     caller: Caller,
@@ -172,7 +172,7 @@ pub async fn clone(
 }
 
 /// How to reach a machine by SSH.
-#[utoipa::path(get, path = "/v1/vms/{vm}/ssh", params(("vm" = String, Path)), responses((status = 200, body = SshInfo), (status = 404, body = ErrorBody)))]
+#[utoipa::path(get, path = "/v1/vms/{vm}/ssh", params(("vm" = String, Path)), responses((status = 200, body = SshInfo), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn ssh(State(shared): State<Shared>, caller: Caller, Path(vm): Path<String>) -> Done<SshInfo> {
     let permit = shared.manager.permit_vm(&caller.0, Action::VmSsh, &vm, false).await?;
     let (vm, owner, host_key) = shared.manager.ssh_info(&permit).await?;

@@ -40,8 +40,8 @@ Keys:
   Ctrl-] ?       explain the keys
   Ctrl-] Ctrl-]  send Ctrl-] itself
 
-One person types at a time; others look on. When the manager restarts, the console comes back by itself. Without a
-terminal, standard input is typed into the guest as it is, and the console is left after its end and --linger.")]
+One person types at a time; others look on. The console survives a restart of the manager.
+Without a terminal, standard input is typed into the guest as it is; at its end, --linger is waited.")]
 pub struct ConsoleArgs {
     /// Machine: NAME, NAME.OWNER or id
     vm: VmRef,

@@ -136,7 +136,7 @@ impl Session {
             Some((rows, columns)) => {
                 self.waiting.extend_from_slice(format!("stty rows {rows} cols {columns}\r").as_bytes());
             }
-            None => self.say("this is no window, so that it has no size"),
+            None => self.say("the size of this window is not known"),
         }
     }
 

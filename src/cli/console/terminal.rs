@@ -33,7 +33,7 @@ impl RawTerminal {
             }));
         });
         *BEFORE.lock().unwrap_or_else(PoisonError::into_inner) = Some(before);
-        tcsetattr(io::stdin(), SetArg::TCSADRAIN, &raw)?;
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &raw)?;
         Ok(Some(Self(())))
     }
 }
@@ -49,7 +49,8 @@ fn restore() {
         // A guest may have left colours on and the cursor off.
         let mut out = io::stdout().lock();
         let _ = out.write_all(b"\x1b[0m\x1b[?25h").and_then(|()| out.flush());
-        let _ = tcsetattr(io::stdin(), SetArg::TCSADRAIN, &before);
+        // Not after the output has drained: a terminal that reads nothing would hold us for ever.
+        let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &before);
     }
 }
 

@@ -215,14 +215,14 @@ mod tests {
         let (hosts, gateway) = ([host()], samples::ssh().gateway);
         let layout = Layout { identities: vec!["/home/alice/my keys/id".into()], ..layout(Route::Gateway) };
         let text = blocks(&gateway, &hosts, &layout).unwrap();
-        insta::assert_snapshot!(text + "\n" + &plain_gateway_block(&gateway, &layout).unwrap());
-        insta::assert_snapshot!(known_hosts(&gateway, &hosts, Route::Gateway).unwrap());
+        insta::assert_snapshot!("config", text + "\n" + &plain_gateway_block(&gateway, &layout).unwrap());
+        insta::assert_snapshot!("known_hosts", known_hosts(&gateway, &hosts, Route::Gateway).unwrap());
     }
 
     #[test]
     fn the_direct_way_needs_no_gateway() {
         let (hosts, gateway) = ([host()], GatewayView::default());
-        insta::assert_snapshot!(blocks(&gateway, &hosts, &layout(Route::Direct)).unwrap());
+        insta::assert_snapshot!("config_direct", blocks(&gateway, &hosts, &layout(Route::Direct)).unwrap());
         assert_eq!(known_hosts(&gateway, &hosts, Route::Direct).unwrap().lines().count(), 1);
         assert_eq!(known_hosts(&gateway, &hosts, Route::Gateway).unwrap_err().exit_code(), 6);
     }

@@ -44,7 +44,8 @@ pub struct SshArgs {
 /// Options of `gvm scp`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Arguments are those of scp; a machine is named VM:PATH or USER@VM:PATH, on either side. Put -- before options of scp:
+Arguments are those of scp; a machine is named VM:PATH or USER@VM:PATH, on either side.
+Put -- before options of scp:
   gvm scp data.csv dev:
   gvm scp -- -r dev:results .
 

@@ -23,11 +23,12 @@ const SHORT_MARK: &str = "# short names";
 /// Options of `gvm ssh-config`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-With --write, ~/.ssh/gvm/config and ~/.ssh/gvm/known_hosts are written anew, and `Include gvm/config` becomes the first
-line of ~/.ssh/config unless it is there already; nothing else in that file is touched. Then ssh, scp, rsync, sftp
-and editors know every machine of yours as NAME.gvm, with its host key:
+With --write, ~/.ssh/gvm/config and ~/.ssh/gvm/known_hosts are written anew, and the line
+`Include gvm/config` is put first into ~/.ssh/config unless it is there already; nothing else there
+is touched. Then ssh, scp, rsync, sftp and editors know your machines with their host keys:
   ssh dev.gvm
-Commands that make, rename or delete machines keep the files up to date. To undo it, remove that line and the folder.")]
+Commands that make, rename or delete machines keep the files up to date. To undo it, remove that
+line and the folder ~/.ssh/gvm.")]
 pub struct SshConfigArgs {
     /// Write it to ~/.ssh/gvm and include it in ~/.ssh/config
     #[arg(long)]
@@ -84,9 +85,7 @@ pub async fn refresh_config(cx: &Context) {
     let Ok(home) = files::home() else { return };
     let Ok(present) = std::fs::read_to_string(gvm_dir(&home).join("config")) else { return };
     let names = if present.lines().any(|line| line == SHORT_MARK) { Names::Short } else { Names::Long };
-    if let Err(CliError::Failed(body)) = write_files(cx, &home, names).await
-        && !cx.out.is_json()
-    {
+    if let Err(CliError::Failed(body)) = write_files(cx, &home, names).await {
         cx.out.warning(&format!("~/.ssh/gvm/config could not be brought up to date: {}", body.message));
     }
 }

@@ -14,8 +14,6 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use uuid::Uuid;
-
 use crate::hypervisor::xml::Description;
 use crate::model::id::VmId;
 
@@ -62,11 +60,20 @@ impl Cache {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Events arrive from now on, or no longer. Either way nothing from before counts.
-    pub(in crate::hypervisor) fn set_live(&self, is_live: bool) {
+    /// Events arrive from now on. Nothing from before counts.
+    pub(in crate::hypervisor) fn open(&self) {
+        self.start_over(State { is_live: true, ..State::default() });
+    }
+
+    /// Events arrive no longer.
+    pub(in crate::hypervisor) fn close(&self) {
+        self.start_over(State::default());
+    }
+
+    fn start_over(&self, fresh: State) {
         let mut state = self.state();
         let now = state.now + 1;
-        *state = State { is_live, now, ..State::default() };
+        *state = State { now, ..fresh };
     }
 
     /// The domain changed.
@@ -107,8 +114,13 @@ impl Cache {
     }
 
     /// Drops what is no longer there.
-    pub(super) fn keep_only(&self, present: &HashSet<Uuid>) {
-        self.state().entries.retain(|vm, _| present.contains(&vm.uuid()));
+    pub(super) fn keep_only(&self, present: impl ExactSizeIterator<Item = VmId>) {
+        let mut state = self.state();
+        // Events tell of what goes away; only where they did not is there anything to look for.
+        if state.entries.len() > present.len() {
+            let present: HashSet<VmId> = present.collect();
+            state.entries.retain(|vm, _| present.contains(vm));
+        }
     }
 
     /// The versioned machine type for a kind of domain, while the connection is the one it was asked on.
@@ -144,7 +156,7 @@ mod tests {
         };
         put(None);
         assert!(cache.get(vm, None).is_none(), "no events, nothing kept");
-        cache.set_live(true);
+        cache.open();
         put(None);
         assert!(cache.get(vm, None).is_some() && cache.get(vm, Some(3)).is_none(), "only the same run");
         cache.forget(other);
@@ -152,14 +164,14 @@ mod tests {
         cache.forget(vm);
         assert!(cache.get(vm, None).is_none());
         put(Some(3));
-        cache.set_live(false);
+        cache.close();
         assert!(cache.get(vm, Some(3)).is_none(), "a lost connection drops everything");
     }
 
     #[test]
     fn what_changed_while_it_was_read_is_not_kept() {
         let cache = Cache::default();
-        cache.set_live(true);
+        cache.open();
         let (vm, other) = (VmId::generate(), VmId::generate());
         let mark = cache.mark();
         cache.forget(vm);
@@ -170,10 +182,10 @@ mod tests {
         for _ in 0..=CHANGES {
             cache.forget(other);
         }
-        cache.put(VmId::from_uuid(Uuid::nil()), None, described(), mark);
-        assert!(cache.get(VmId::from_uuid(Uuid::nil()), None).is_none(), "more changes than are remembered");
+        cache.put(VmId::from_uuid(uuid::Uuid::nil()), None, described(), mark);
+        assert!(cache.get(VmId::from_uuid(uuid::Uuid::nil()), None).is_none(), "more changes than are remembered");
         let before = cache.mark();
-        cache.set_live(true);
+        cache.open();
         cache.put(vm, None, described(), before);
         assert!(cache.get(vm, None).is_none(), "read on another connection");
     }

@@ -28,6 +28,11 @@ const MEANINGS: &[Meaning] = &[
         "gvm's user may not use libvirt; add it to the group libvirt",
     ),
     meaning(&["failed to connect socket"], ErrorKind::Transient, "libvirtd does not run or its socket is elsewhere"),
+    meaning(
+        &["unable to execute qemu agent command"],
+        ErrorKind::Invalid,
+        "the guest agent cannot do that inside the guest",
+    ),
     meaning(&["client socket is closed"], ErrorKind::Transient, "the connection to libvirtd was lost"),
     meaning(
         &["specified qdisc kind is unknown"],
@@ -44,6 +49,11 @@ const MEANINGS: &[Meaning] = &[
         &["failed to create listening socket", "address already in use"],
         ErrorKind::Permanent,
         "another DNS server holds port 53 on the network's address; make it listen on its own addresses only",
+    ),
+    meaning(
+        &["resolv-file is missing"],
+        ErrorKind::Permanent,
+        "the host's /etc/resolv.conf points to nowhere; start its resolver or write the file",
     ),
     meaning(
         &["network is already in use by interface"],
@@ -73,6 +83,12 @@ const MEANINGS: &[Meaning] = &[
          of libvirtd is below the machine's size",
     ),
     meaning(
+        &["cannot limit locked memory"],
+        ErrorKind::Permanent,
+        "libvirtd may not lock as much memory as a machine with a host device needs; it has to run with \
+         CAP_SYS_RESOURCE, or with LimitMEMLOCK=infinity",
+    ),
+    meaning(
         &["is not viable"],
         ErrorKind::Conflict,
         "another device of the same IOMMU group is still used by the host; `gvm doctor` names it",
@@ -82,6 +98,7 @@ const MEANINGS: &[Meaning] = &[
         ErrorKind::Conflict,
         "the host device is not bound to vfio-pci",
     ),
+    meaning(&["not found: could not access", "/config"], ErrorKind::Permanent, "the host has no such PCI device"),
     meaning(&["is in use by driver"], ErrorKind::Conflict, "another machine has the host device"),
     meaning(
         &["cannot set up guest memory"],
@@ -160,23 +177,38 @@ const MEANINGS: &[Meaning] = &[
 /// An error of libvirt met while doing something.
 pub(super) fn classify(doing: &str, error: &Error) -> HypervisorError {
     let said = error.message();
+    let (kind, words) = judge(said, error.code().known());
+    let message = words.map_or_else(|| said.to_owned(), |words| format!("{words} (libvirt: {said})"));
+    HypervisorError::new(kind, doing, message)
+}
+
+/// What kind of error it is, and what it means where that is known.
+fn judge(said: &str, code: Option<ErrorNumber>) -> (ErrorKind, Option<&'static str>) {
     let lower = said.to_lowercase();
-    let known = MEANINGS.iter().find(|meaning| meaning.texts.iter().all(|text| lower.contains(text)));
-    match known {
-        Some(meaning) => HypervisorError::new(meaning.kind, doing, format!("{} (libvirt: {said})", meaning.words)),
-        None => HypervisorError::new(kind_of_code(error), doing, said),
+    match MEANINGS.iter().find(|meaning| meaning.texts.iter().all(|text| lower.contains(text))) {
+        Some(meaning) => (meaning.kind, Some(meaning.words)),
+        None => (kind_of_code(code), None),
     }
 }
 
-fn kind_of_code(error: &Error) -> ErrorKind {
-    match error.code().known() {
+fn kind_of_code(code: Option<ErrorNumber>) -> ErrorKind {
+    match code {
         Some(ErrorNumber::NoDomain | ErrorNumber::NoNetwork) => ErrorKind::NotFound,
-        Some(ErrorNumber::DomExist | ErrorNumber::NetworkExist) => ErrorKind::Conflict,
-        Some(ErrorNumber::OperationInvalid | ErrorNumber::ResourceBusy | ErrorNumber::BlockCopyActive) => {
-            ErrorKind::Conflict
-        }
-        Some(ErrorNumber::XmlError | ErrorNumber::XmlDetail | ErrorNumber::XmlInvalidSchema) => ErrorKind::Invalid,
-        Some(ErrorNumber::InvalidArg | ErrorNumber::InvalidMac | ErrorNumber::Overflow) => ErrorKind::Invalid,
+        Some(
+            ErrorNumber::DomExist
+            | ErrorNumber::NetworkExist
+            | ErrorNumber::OperationInvalid
+            | ErrorNumber::ResourceBusy
+            | ErrorNumber::BlockCopyActive,
+        ) => ErrorKind::Conflict,
+        Some(
+            ErrorNumber::XmlError
+            | ErrorNumber::XmlDetail
+            | ErrorNumber::XmlInvalidSchema
+            | ErrorNumber::InvalidArg
+            | ErrorNumber::InvalidMac
+            | ErrorNumber::Overflow,
+        ) => ErrorKind::Invalid,
         Some(
             ErrorNumber::AuthFailed
             | ErrorNumber::AuthCancelled
@@ -207,5 +239,114 @@ pub(super) trait Said<T> {
 impl<T> Said<T> for std::result::Result<T, Error> {
     fn said(self, doing: &str) -> Result<T> {
         self.map_err(|error| classify(doing, &error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Messages as libvirt 11.3 and QEMU 10.0 gave them, or as people reported them.
+    const SAID: &[(&str, ErrorNumber, ErrorKind, &str)] = &[
+        (
+            "internal error: Child process (tc qdisc add dev vnet0 parent 1:1 handle 2: sfq perturb 10) unexpected exit \
+             status 2: Error: Specified qdisc kind is unknown.",
+            ErrorNumber::InternalError,
+            ErrorKind::Permanent,
+            "sch_sfq",
+        ),
+        (
+            "Failed to connect socket to '/var/run/libvirt/libvirt-sock': No such file or directory",
+            ErrorNumber::SystemError,
+            ErrorKind::Transient,
+            "libvirtd does not run",
+        ),
+        (
+            "Failed to connect socket to '/var/run/libvirt/libvirt-sock': Permission denied",
+            ErrorNumber::SystemError,
+            ErrorKind::Permanent,
+            "group libvirt",
+        ),
+        ("internal error: client socket is closed", ErrorNumber::InternalError, ErrorKind::Transient, "was lost"),
+        (
+            "Cannot access storage file '/srv/gpu/base/u24.qcow2' (as uid:64055, gid:64055): Permission denied",
+            ErrorNumber::SystemError,
+            ErrorKind::Permanent,
+            "security profile",
+        ),
+        (
+            "internal error: process exited while connecting to monitor: qemu-system-x86_64: -blockdev {\"node-name\": \
+             \"libvirt-1-format\"}: Failed to get \"write\" lock\nIs another process using the image?",
+            ErrorNumber::InternalError,
+            ErrorKind::Conflict,
+            "another machine, a backup",
+        ),
+        (
+            "Requested operation is not valid: network 'gvm' is not active",
+            ErrorNumber::OperationInvalid,
+            ErrorKind::Transient,
+            "net-start",
+        ),
+        (
+            "vfio 0000:41:00.0: group 12 is not viable\nPlease ensure all devices within the iommu_group are bound",
+            ErrorNumber::InternalError,
+            ErrorKind::Conflict,
+            "IOMMU group",
+        ),
+        (
+            "vfio 0000:41:00.0: failed to setup container for group 12: memory listener initialization failed: Region \
+             pc.ram: vfio_container_dma_map VFIO_MAP_DMA failed: Cannot allocate memory",
+            ErrorNumber::InternalError,
+            ErrorKind::Permanent,
+            "locked-memory",
+        ),
+        (
+            "internal error: Network is already in use by interface eth0",
+            ErrorNumber::InternalError,
+            ErrorKind::Conflict,
+            "subnet",
+        ),
+        (
+            "unsupported configuration: Emulator '/usr/bin/qemu-system-x86_64' does not support virt type 'kvm'",
+            ErrorNumber::ConfigUnsupported,
+            ErrorKind::Permanent,
+            "/dev/kvm",
+        ),
+        (
+            "operation failed: Unable to find any firmware to satisfy 'efi'",
+            ErrorNumber::OperationFailed,
+            ErrorKind::Permanent,
+            "package ovmf",
+        ),
+        (
+            "Timed out during operation: cannot acquire state change lock (held by monitor=remoteDispatchDomainCreate)",
+            ErrorNumber::OperationTimeout,
+            ErrorKind::Transient,
+            "has not ended",
+        ),
+    ];
+
+    #[test]
+    fn known_texts_have_a_meaning() {
+        for (said, code, kind, words) in SAID {
+            let (is, meaning) = judge(said, Some(*code));
+            assert_eq!(is, *kind, "{said}");
+            assert!(meaning.is_some_and(|meaning| meaning.contains(words)), "{said}: {meaning:?}");
+        }
+    }
+
+    #[test]
+    fn other_texts_go_by_their_code() {
+        for (code, kind) in [
+            (ErrorNumber::NoDomain, ErrorKind::NotFound),
+            (ErrorNumber::OperationInvalid, ErrorKind::Conflict),
+            (ErrorNumber::XmlInvalidSchema, ErrorKind::Invalid),
+            (ErrorNumber::ConfigUnsupported, ErrorKind::Permanent),
+            (ErrorNumber::AgentUnresponsive, ErrorKind::Transient),
+            (ErrorNumber::InternalError, ErrorKind::Transient),
+        ] {
+            assert_eq!(judge("something new", Some(code)), (kind, None), "{code:?}");
+        }
+        assert_eq!(judge("something new", None), (ErrorKind::Transient, None));
     }
 }

@@ -9,7 +9,7 @@ use virt_sys as sys;
 
 use super::Shared;
 use super::error::{Said, is};
-use crate::hypervisor::xml::{self, HostEntry, read_network};
+use crate::hypervisor::xml::{self, HostEntry, Names, read_network};
 use crate::hypervisor::{ErrorKind, HypervisorError, Result};
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 
@@ -27,7 +27,8 @@ pub(super) fn ensure(conn: &Connect, shared: &Shared, spec: &NetworkSpec) -> Res
             (network, false)
         }
         None => {
-            let xml = xml::network(&shared.templates, spec, Path::new(RESOLVER).exists())?;
+            let names = if Path::new(RESOLVER).exists() { Names::Served } else { Names::Off };
+            let xml = xml::network(&shared.templates, spec, names)?;
             (conn.define_network_xml(&xml).said(&doing)?, true)
         }
     };

@@ -1,6 +1,5 @@
 //! What is: domains as libvirt describes them now.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use virt::connect::Connect;
@@ -9,6 +8,7 @@ use virt::error::ErrorNumber;
 use virt_sys as sys;
 
 use super::Cache;
+use super::cache::Mark;
 use super::error::{Said, is};
 use crate::hypervisor::xml::{Description, read_domain};
 use crate::hypervisor::{DomainStats, ErrorKind, HypervisorError, Result, raw};
@@ -33,41 +33,54 @@ pub(super) struct Survey {
 pub(super) fn survey(conn: &Connect, cache: &Cache) -> Result<Survey> {
     let doing = "listing domains";
     let mark = cache.mark();
-    let records = raw::all_stats(conn, sys::VIR_DOMAIN_STATS_STATE, 0).said(doing)?;
-    cache.keep_only(&records.iter().map(|record| record.uuid).collect::<HashSet<_>>());
+    let look = |record: &raw::Record<'_>| look(record, cache, mark);
     let mut survey = Survey::default();
-    for record in records {
-        if !record.name.starts_with(OUR_PREFIX) || record.name.starts_with(CHECK_PREFIX) {
-            continue;
-        }
-        let vm = VmId::from_uuid(record.uuid);
-        let description = match cache.get(vm, record.run) {
-            Some(description) => description,
-            None => match read(&record.domain) {
-                Ok(Some(description)) => {
-                    let description = Arc::new(description);
-                    cache.put(vm, record.run, Arc::clone(&description), mark);
-                    description
-                }
-                // It went away since the first call.
-                Ok(None) => continue,
-                // The connection is gone: nothing may be concluded of any.
-                Err(error) if error.kind == ErrorKind::Transient => return Err(error),
-                Err(error) => {
-                    survey.ours.push((vm, Observed::Unknown(error.to_string())));
-                    continue;
-                }
-            },
-        };
-        if is_ours(&description, vm) {
-            let number = |name| record.numbers.get(name).and_then(|n| i32::try_from(*n).ok()).unwrap_or(0);
-            let power = (number("state.state"), number("state.reason"));
-            survey.ours.push((vm, Observed::Defined(observed(&description, power))));
-        } else {
-            survey.strangers.push(record.name);
+    for seen in raw::all_states(conn, look).said(doing)? {
+        match seen? {
+            Seen::Ours(vm, observed) => survey.ours.push((vm, observed)),
+            Seen::Stranger(name) => survey.strangers.push(name),
+            Seen::Nothing => {}
         }
     }
+    cache.keep_only(survey.ours.iter().map(|(vm, _)| *vm));
     Ok(survey)
+}
+
+enum Seen {
+    Ours(VmId, Observed),
+    Stranger(String),
+    /// Not even named like ours, or gone since the first call.
+    Nothing,
+}
+
+fn look(record: &raw::Record<'_>, cache: &Cache, mark: Mark) -> Result<Seen> {
+    let name = record.name();
+    if !name.starts_with(OUR_PREFIX.as_bytes()) || name.starts_with(CHECK_PREFIX.as_bytes()) {
+        return Ok(Seen::Nothing);
+    }
+    let (vm, run) = (VmId::from_uuid(record.uuid()), record.run());
+    let description = match cache.get(vm, run) {
+        Some(description) => description,
+        None => match record.domain().said("listing domains").and_then(|domain| read(&domain)) {
+            Ok(Some(description)) => {
+                let description = Arc::new(description);
+                cache.put(vm, run, Arc::clone(&description), mark);
+                description
+            }
+            Ok(None) => return Ok(Seen::Nothing),
+            // The connection is gone: nothing may be concluded of any.
+            Err(error) if error.kind == ErrorKind::Transient => return Err(error),
+            Err(error) => return Ok(Seen::Ours(vm, Observed::Unknown(error.to_string()))),
+        },
+    };
+    if description.id != Some(vm) {
+        return Ok(Seen::Stranger(String::from_utf8_lossy(name).into_owned()));
+    }
+    let mut state = record.state();
+    if seems_asked(state) {
+        state = with_disk_errors(&record.domain().said("listing domains")?, state);
+    }
+    Ok(Seen::Ours(vm, Observed::Defined(observed(&description, state))))
 }
 
 /// One machine, asked anew.
@@ -104,10 +117,10 @@ pub(super) fn find(conn: &Connect, vm: VmId) -> Result<Option<Ours>> {
     // run could be reported for the definition.
     let state = match raw::state(&domain) {
         Err(error) if is(&error, ErrorNumber::NoDomain) => return Ok(None),
-        state => state.said(&doing)?,
+        state => with_disk_errors(&domain, state.said(&doing)?),
     };
     let Some(description) = read(&domain)? else { return Ok(None) };
-    Ok(is_ours(&description, vm).then_some(Ours { domain, description, state }))
+    Ok((description.id == Some(vm)).then_some(Ours { domain, description, state }))
 }
 
 /// As [`find`], where the machine has to be there.
@@ -141,8 +154,19 @@ pub(super) fn read(domain: &Domain) -> Result<Option<Description>> {
     }
 }
 
-fn is_ours(description: &Description, vm: VmId) -> bool {
-    description.id == Some(vm) && description.name == domain_name(vm)
+/// QEMU tells of at most one failed write a second; one that fails sooner after a resume stops the guest without a
+/// word, and libvirt takes it for a request. So a guest that seems to be held by request is asked for disk errors.
+fn with_disk_errors(domain: &Domain, state: (i32, i32)) -> (i32, i32) {
+    if seems_asked(state) && raw::has_disk_error(domain).unwrap_or(false) {
+        (code(sys::VIR_DOMAIN_PAUSED), code(sys::VIR_DOMAIN_PAUSED_IOERROR))
+    } else {
+        state
+    }
+}
+
+fn seems_asked((state, reason): (i32, i32)) -> bool {
+    let reasons = [sys::VIR_DOMAIN_PAUSED_USER, sys::VIR_DOMAIN_PAUSED_UNKNOWN];
+    state == code(sys::VIR_DOMAIN_PAUSED) && reasons.map(code).contains(&reason)
 }
 
 fn observed(description: &Description, state: (i32, i32)) -> ObservedDomain {
@@ -191,7 +215,7 @@ pub(super) fn stats(conn: &Connect, vm: VmId) -> Result<DomainStats> {
         | sys::VIR_DOMAIN_STATS_BALLOON
         | sys::VIR_DOMAIN_STATS_INTERFACE
         | sys::VIR_DOMAIN_STATS_BLOCK;
-    let numbers = raw::stats(&ours.domain, wanted).said(&doing)?.map(|record| record.numbers).unwrap_or_default();
+    let numbers = raw::stats(&ours.domain, wanted).said(&doing)?;
     let number = |name: &str| numbers.get(name).copied().unwrap_or(0);
     let sum = |prefix: &str, suffix: &str| {
         let is_wanted = |name: &str| name.starts_with(prefix) && name.ends_with(suffix);

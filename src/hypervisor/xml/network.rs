@@ -92,8 +92,17 @@ struct HostXml {
     name: String,
 }
 
+/// Whether a network answers questions for names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hypervisor) enum Names {
+    /// Its own names, and others by the host's resolver.
+    Served,
+    /// None: the host has no resolver, without which dnsmasq would not start.
+    Off,
+}
+
 /// The description of a network.
-pub(in crate::hypervisor) fn network(templates: &Templates, spec: &NetworkSpec, has_resolver: bool) -> Result<String> {
+pub(in crate::hypervisor) fn network(templates: &Templates, spec: &NetworkSpec, names: Names) -> Result<String> {
     #[derive(Serialize)]
     struct View<'a> {
         name: &'a str,
@@ -107,7 +116,7 @@ pub(in crate::hypervisor) fn network(templates: &Templates, spec: &NetworkSpec, 
         bridge: plain_text("the bridge's name", &spec.bridge)?,
         gateway: spec.subnet.gateway().to_string(),
         prefix: spec.subnet.prefix(),
-        has_resolver,
+        has_resolver: names == Names::Served,
     };
     templates.render(NETWORK, view)
 }

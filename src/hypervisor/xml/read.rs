@@ -3,12 +3,17 @@
 use serde::Deserialize;
 
 use super::super::{ErrorKind, HypervisorError, Result};
+use super::schema::{
+    BandwidthXml, CapsXml, CputuneXml, DeviceXml, DiskXml, DomainXml, HostdevXml, IotuneXml, MetadataItem, RateXml,
+    SizeXml,
+};
 use super::{CAPS_URI, CPU_PERIOD_US, VM_URI, net_average};
 use crate::model::caps::Caps;
 use crate::model::gpu::PciAddress;
 use crate::model::id::VmId;
 use crate::model::state::{ObservedDomain, Power};
 use crate::model::units::Mib;
+use crate::model::vm::domain_name;
 
 /// CPU weights that a cgroup has when nobody set one, on v1 and on v2 (kernel, `cgroup-v1/cpu` and `cgroup-v2`).
 const DEFAULT_SHARES: [u32; 2] = [1024, 100];
@@ -16,7 +21,7 @@ const DEFAULT_SHARES: [u32; 2] = [1024, 100];
 /// What a description says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::hypervisor) struct Description {
-    /// Whose it is: set where our metadata names the domain's own UUID.
+    /// Whose it is: set where our metadata and its name are those of its own UUID.
     pub id: Option<VmId>,
     /// libvirt's name of it.
     pub name: String,
@@ -49,223 +54,6 @@ pub(in crate::hypervisor) struct DescribedDisk {
     bytes_per_sec: Option<u64>,
 }
 
-#[derive(Debug, Deserialize)]
-struct DomainXml {
-    #[serde(rename = "@type")]
-    kind: String,
-    name: String,
-    #[serde(default)]
-    uuid: Option<String>,
-    #[serde(default)]
-    metadata: Option<MetadataXml>,
-    memory: SizeXml,
-    #[serde(default, rename = "maxMemory")]
-    max_memory: Option<SizeXml>,
-    #[serde(default)]
-    vcpu: Option<VcpuXml>,
-    #[serde(default)]
-    cputune: Option<CputuneXml>,
-    #[serde(default)]
-    os: Option<OsXml>,
-    #[serde(default)]
-    devices: Option<DevicesXml>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct MetadataXml {
-    #[serde(default, rename = "$value")]
-    items: Vec<MetadataItem>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum MetadataItem {
-    Vm(VmXml),
-    Caps(CapsXml),
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Debug, Deserialize)]
-struct VmXml {
-    #[serde(default, rename = "@xmlns:gvm")]
-    uri: String,
-    #[serde(default, rename = "@id")]
-    id: String,
-    #[serde(default, rename = "@shape")]
-    shape: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct CapsXml {
-    #[serde(default, rename = "@xmlns:gvmcaps")]
-    uri: String,
-    #[serde(default, rename = "@cpu-shares")]
-    cpu_shares: Option<u32>,
-    #[serde(default, rename = "@cpu-percent")]
-    cpu_percent: Option<u32>,
-    #[serde(default, rename = "@disk-iops")]
-    disk_iops: Option<u64>,
-    #[serde(default, rename = "@disk-bps")]
-    disk_bps: Option<u64>,
-    #[serde(default, rename = "@net-in")]
-    net_in: Option<u64>,
-    #[serde(default, rename = "@net-out")]
-    net_out: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct SizeXml {
-    #[serde(default, rename = "@unit")]
-    unit: Option<String>,
-    #[serde(rename = "$text")]
-    value: u64,
-}
-
-#[derive(Debug, Deserialize)]
-struct VcpuXml {
-    #[serde(default, rename = "@current")]
-    current: Option<u32>,
-    #[serde(rename = "$text")]
-    max: u32,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct CputuneXml {
-    #[serde(default)]
-    shares: Option<u32>,
-    #[serde(default)]
-    global_period: Option<u64>,
-    #[serde(default)]
-    global_quota: Option<i64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct OsXml {
-    #[serde(default, rename = "type")]
-    kind: Option<OsTypeXml>,
-}
-
-#[derive(Debug, Deserialize)]
-struct OsTypeXml {
-    #[serde(default, rename = "@machine")]
-    machine: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct DevicesXml {
-    #[serde(default, rename = "$value")]
-    items: Vec<DeviceXml>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum DeviceXml {
-    Disk(DiskXml),
-    Interface(InterfaceXml),
-    Hostdev(HostdevXml),
-    Channel(ChannelXml),
-    #[serde(other)]
-    Other,
-}
-
-#[derive(Debug, Deserialize)]
-struct DiskXml {
-    #[serde(default)]
-    source: Option<DiskSourceXml>,
-    #[serde(default)]
-    target: Option<TargetXml>,
-    #[serde(default)]
-    readonly: Option<EmptyXml>,
-    #[serde(default)]
-    iotune: Option<IotuneXml>,
-}
-
-#[derive(Debug, Deserialize)]
-struct EmptyXml {}
-
-#[derive(Debug, Deserialize)]
-struct DiskSourceXml {
-    #[serde(default, rename = "@file")]
-    file: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-struct TargetXml {
-    #[serde(default, rename = "@dev")]
-    dev: String,
-    #[serde(default, rename = "@name")]
-    name: String,
-    #[serde(default, rename = "@state")]
-    state: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct IotuneXml {
-    #[serde(default)]
-    total_bytes_sec: Option<u64>,
-    #[serde(default)]
-    total_iops_sec: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct InterfaceXml {
-    #[serde(default)]
-    mac: Option<MacXml>,
-    #[serde(default)]
-    bandwidth: Option<BandwidthXml>,
-}
-
-#[derive(Debug, Deserialize)]
-struct MacXml {
-    #[serde(rename = "@address")]
-    address: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct BandwidthXml {
-    #[serde(default)]
-    inbound: Option<RateXml>,
-    #[serde(default)]
-    outbound: Option<RateXml>,
-}
-
-#[derive(Debug, Deserialize)]
-struct RateXml {
-    #[serde(default, rename = "@average")]
-    average: Option<u64>,
-}
-
-#[derive(Debug, Deserialize)]
-struct HostdevXml {
-    #[serde(default)]
-    source: Option<HostdevSourceXml>,
-}
-
-#[derive(Debug, Deserialize)]
-struct HostdevSourceXml {
-    #[serde(default)]
-    address: Option<PciXml>,
-}
-
-#[derive(Debug, Deserialize)]
-struct PciXml {
-    #[serde(default, rename = "@domain")]
-    domain: String,
-    #[serde(default, rename = "@bus")]
-    bus: String,
-    #[serde(default, rename = "@slot")]
-    slot: String,
-    #[serde(default, rename = "@function")]
-    function: String,
-}
-
-#[derive(Debug, Deserialize)]
-struct ChannelXml {
-    #[serde(default)]
-    target: Option<TargetXml>,
-}
-
 /// Reads a domain's description.
 pub(in crate::hypervisor) fn read_domain(xml: &str) -> Result<Description> {
     let parsed: DomainXml = parse(xml)?;
@@ -292,7 +80,7 @@ pub(in crate::hypervisor) fn read_domain(xml: &str) -> Result<Description> {
     for item in parsed.metadata.unwrap_or_default().items {
         match item {
             MetadataItem::Vm(vm) if vm.uri == VM_URI => {
-                id = vm.id.parse().ok().filter(|id| uuid == Some(*id));
+                id = vm.id.parse().ok().filter(|id| uuid == Some(*id) && parsed.name == domain_name(*id));
                 shape = vm.shape;
             }
             MetadataItem::Caps(caps) if caps.uri == CAPS_URI => asked = caps.caps(),

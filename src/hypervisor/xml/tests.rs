@@ -275,7 +275,7 @@ fn networks_are_written_and_read() {
         bridge: "gvmbr0".to_owned(),
         subnet: "10.77.0.0/20".parse().unwrap(),
     };
-    let xml = network(&Templates::default(), &spec, true).unwrap();
+    let xml = network(&Templates::default(), &spec, Names::Served).unwrap();
     insta::assert_snapshot!(xml, @r"
     <network>
       <name>gvm</name>
@@ -288,7 +288,7 @@ fn networks_are_written_and_read() {
     let read = read_network(&xml).unwrap();
     assert_eq!((read.bridge.as_str(), read.forward.as_str()), ("gvmbr0", "nat"));
     assert_eq!(read.address, Some(("10.77.0.1".parse().unwrap(), 20)));
-    assert!(network(&Templates::default(), &spec, false).unwrap().contains("<dns enable='no'/>"));
+    assert!(network(&Templates::default(), &spec, Names::Off).unwrap().contains("<dns enable='no'/>"));
     let mac: MacAddress = "52:54:00:0a:0b:0c".parse().unwrap();
     let address = GuestAddress("10.77.0.5".parse().unwrap());
     let entry = host_entry(&Templates::default(), mac, Some((address, "a&b"))).unwrap();

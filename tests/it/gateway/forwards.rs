@@ -5,7 +5,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use tokio::process::Child;
 
 use crate::support::ssh::{Agent, World, free_port, keygen, run};
@@ -88,6 +88,39 @@ async fn a_server_that_speaks_first_is_heard() {
     // The same by -W, where the client's input ends at once.
     let done = run(world.client("ssh", &["-W", &inside, "dev@gw"]), b"SSH-2.0-x\r\n").await;
     assert!(done.out().starts_with("SSH-2.0-OpenSSH"), "{done:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_port_that_never_answers_holds_nothing_else_up() {
+    let world = World::new().await;
+    // Connections that nobody accepts fill the queue; the next ones hang.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    let listener = socket.listen(1).unwrap();
+    let dead = listener.local_addr().unwrap();
+    let mut fill = Vec::new();
+    while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(300), TcpStream::connect(dead)).await {
+        fill.push(stream);
+    }
+    let local = free_port();
+    let forward = format!("{local}:localhost:{}", dead.port());
+    let (asked, done) = (world.path("asked"), world.path("done"));
+    let command = format!(
+        "touch {0}; until [ -e {1} ]; do sleep 0.1; done; for i in $(seq 20); do echo $i; done",
+        asked.display(),
+        done.display()
+    );
+    let command = ["-L", &forward, "dev@gw", &command];
+    let (shell, _hanging) = tokio::join!(world.ssh(&command), async {
+        while !asked.exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let hanging = connect(local).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        std::fs::write(&done, b"").unwrap();
+        hanging
+    });
+    assert_eq!(shell.ok().out().lines().count(), 20);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

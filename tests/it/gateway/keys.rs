@@ -56,7 +56,7 @@ async fn weak_and_unknown_keys_do_not() {
     // Passwords and the like are not even offered.
     world.write_config("stranger");
     let done = world.ssh(&["-v", "-o", "BatchMode=no", "-o", "NumberOfPasswordPrompts=3", "dev@gw", "true"]).await;
-    assert!(done.stderr.contains("Authentications that can continue: publickey\n"), "{}", done.stderr);
+    assert!(done.stderr.contains("Authentications that can continue: publickey\r\n"), "{}", done.stderr);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -80,26 +80,30 @@ async fn channels_are_limited_with_a_reason() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_connections_end_and_keepalives_do_not_count() {
-    let world = World::with(Wanted { idle: Some(Duration::from_secs(2)), ..Wanted::default() }).await;
-    let begun = Instant::now();
-    let done = world.ssh(&["-o", "ServerAliveInterval=1", "dev@gw", "sleep 30"]).await;
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-    assert!(done.stderr.contains("gvm: nothing was sent or received for 2 s"), "{done:?}");
-    let done = world.ssh(&["dev@gw", "for i in 1 2 3 4; do sleep 1; echo $i; done"]).await.ok();
-    assert_eq!(done.out(), "1\n2\n3\n4\n");
+    let world = World::with(Wanted { idle: Some(Duration::from_secs(4)), ..Wanted::default() }).await;
+    let busy = ["dev@gw", "for i in 1 2 3 4 5 6 7 8; do sleep 1; echo $i; done"];
+    let (idle, busy) =
+        tokio::join!(world.ssh(&["-o", "ServerAliveInterval=1", "dev@gw", "sleep 60"]), world.ssh(&busy));
+    assert!(idle.stderr.contains("gvm: nothing was sent or received for 4 s"), "{idle:?}");
+    assert_eq!(busy.ok().out(), "1\n2\n3\n4\n5\n6\n7\n8\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stopping_lets_sessions_finish_and_tells_the_others() {
-    let mut world = World::with(Wanted { drain: Duration::from_secs(3), ..Wanted::default() }).await;
+    let mut world = World::with(Wanted { drain: Duration::from_secs(5), ..Wanted::default() }).await;
     let stop = world.stop.clone();
-    let (short, long, ()) =
-        tokio::join!(world.ssh(&["dev@gw", "sleep 2; echo finished"]), world.ssh(&["dev@gw", "sleep 60"]), async {
-            tokio::time::sleep(Duration::from_millis(1000)).await;
-            stop.cancel();
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            assert!(TcpStream::connect(world.address).await.is_err(), "it still listens");
-        });
+    let started = |name: &str| world.path(name);
+    let command = |name: &str, work: &str| format!("touch {}; {work}", started(name).display());
+    let (quick, slow) = (command("quick", "sleep 1; echo finished"), command("slow", "sleep 60"));
+    let (quick, slow) = (["dev@gw", &quick], ["dev@gw", &slow]);
+    let (short, long, ()) = tokio::join!(world.ssh(&quick), world.ssh(&slow), async {
+        while !started("quick").exists() || !started("slow").exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        stop.cancel();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(TcpStream::connect(world.address).await.is_err(), "it still listens");
+    });
     assert_eq!(short.ok().out(), "finished\n");
     assert!(long.stderr.contains("gvm: the gateway is being stopped"), "{long:?}");
     tokio::time::timeout(Duration::from_secs(8), &mut world.serving).await.expect("it goes on").unwrap();

@@ -7,7 +7,8 @@ use std::time::Duration;
 use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
-use crate::support::ssh::{World, run};
+use super::sessions::master;
+use crate::support::ssh::{Wanted, World, run};
 
 /// Bytes that do not repeat in any short way.
 fn noise(len: usize) -> Vec<u8> {
@@ -129,12 +130,27 @@ async fn bulk_survives_new_keys_in_the_middle() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gateway_changes_keys_by_the_clock_on_both_hops() {
+    let world = World::with(Wanted { rekey: Duration::from_secs(1), ..Wanted::default() }).await;
+    let bytes = noise(8 << 20);
+    // Slow on purpose, so that several changes fall into it, in both directions at once.
+    let command = "for i in 1 2 3 4 5 6 7 8; do head -c 1048576; sleep 0.5; done";
+    let done = run(world.client("ssh", &["-vv", "dev@gw", command]), &bytes).await;
+    assert!(done.stdout == bytes, "{} bytes, {:?}, {}", done.stdout.len(), done.code, done.stderr);
+    let changes =
+        done.stderr.matches("rekeying in progress").count() + done.stderr.matches("SSH2_MSG_NEWKEYS received").count();
+    assert!(changes >= 3, "{changes} changes: {}", done.stderr);
+    // An idle session survives it as well.
+    assert_eq!(world.ssh(&["dev@gw", "sleep 4; echo there"]).await.ok().out(), "there\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_holds_the_writer_back() {
     let world = World::new().await;
     let count = world.path("count");
     // The program says how much it could get rid of.
     let program = format!(
-        "import os,sys\nn=0\nf=open({:?},'w')\nwhile n < 400<<20:\n n+=os.write(1,bytes(65536)); f.seek(0); f.write(str(n)); f.flush()",
+        "import os,sys\nn=0\nf=open({:?},'w')\nwhile n < 160<<20:\n n+=os.write(1,bytes(65536)); f.seek(0); f.write(str(n)); f.flush()",
         count.display().to_string()
     );
     let written = || fs::read_to_string(&count).ok().and_then(|text| text.parse::<usize>().ok()).unwrap_or(0);
@@ -151,9 +167,28 @@ async fn a_slow_reader_holds_the_writer_back() {
         let mut sink = tokio::io::sink();
         let mut stdout = child.stdout.take().unwrap();
         let read = tokio::time::timeout(Duration::from_secs(60), tokio::io::copy(&mut stdout, &mut sink)).await;
-        assert_eq!(read.unwrap().unwrap(), 400 << 20);
+        assert_eq!(read.unwrap().unwrap(), 160 << 20);
         assert!(child.wait().await.unwrap().success());
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_that_nobody_reads_is_closed_when_it_holds_others_up() {
+    let world = World::with(Wanted { stall: Duration::from_secs(2), ..Wanted::default() }).await;
+    let control = master(&world).await;
+    let mux = ["-S", &control, "-o", "ProxyCommand=false", "dev@gw"];
+    let mut client = world.client("ssh", &[&mux[..], &["cat /dev/zero"]].concat());
+    let mut unread = client.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    // Alone it may stay stuck for as long as it likes.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(unread.try_wait().unwrap().is_none());
+    let done = world.ssh(&[&mux[..], &["sleep 1; echo through"]].concat()).await.ok();
+    assert_eq!(done.out(), "through\n");
+    let mut sink = tokio::io::sink();
+    let mut stdout = unread.stdout.take().unwrap();
+    let read = tokio::time::timeout(Duration::from_secs(20), tokio::io::copy(&mut stdout, &mut sink)).await;
+    assert!(read.expect("it goes on").unwrap() < 64 << 20);
+    world.ssh(&["-S", &control, "-O", "exit", "dev@gw"]).await.ok();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,6 +3,7 @@
 
 mod contract;
 mod faults;
+mod guest;
 mod life;
 mod outage;
 mod samples;

@@ -61,7 +61,7 @@ pub async fn domain(hypervisor: &dyn Hypervisor, vm: VmId) -> ObservedDomain {
 
 /// Waits until the machine has this power state.
 pub async fn wait_for(hypervisor: &dyn Hypervisor, vm: VmId, power: Power) {
-    let end = Instant::now() + Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(120);
     loop {
         let observed = hypervisor.observe(vm).await;
         if observed.power() == Some(&power) {

@@ -57,6 +57,10 @@ impl Book {
 
 #[async_trait]
 impl Directory for Book {
+    async fn ready(&self) -> Result<(), Refusal> {
+        self.check()
+    }
+
     async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal> {
         self.check()?;
         let user = self.keys.lock().unwrap().get(public_key).cloned();
@@ -183,6 +187,8 @@ pub struct Wanted {
     pub login_grace: Duration,
     pub idle: Option<Duration>,
     pub drain: Duration,
+    pub rekey: Duration,
+    pub stall: Duration,
 }
 
 impl Default for Wanted {
@@ -193,6 +199,8 @@ impl Default for Wanted {
             login_grace: Duration::from_secs(30),
             idle: None,
             drain: Duration::from_millis(200),
+            rekey: Duration::from_secs(3600),
+            stall: Duration::from_secs(60),
         }
     }
 }
@@ -237,6 +245,8 @@ impl World {
             login_grace: wanted.login_grace,
             idle: wanted.idle,
             drain: wanted.drain,
+            rekey: wanted.rekey,
+            stall: wanted.stall,
         };
         let directory: Arc<dyn Directory> = Arc::<Book>::clone(&book);
         let gateway = Gateway::bind(settings, directory, Arc::new(TcpDialer)).await.unwrap();

@@ -2,7 +2,9 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::*;
+use crate::child::needs;
 use crate::image::ImageErrorKind;
+use crate::image::catalogue::{base_disk, ensure_removed, kernel_files, sweep, verify};
 use crate::model::image::Growth;
 
 struct Bench {
@@ -64,6 +66,7 @@ async fn import_with(bench: &Bench, source: ImportSource) -> Result<Image> {
 
 #[tokio::test]
 async fn a_qcow2_disk_is_taken_in_and_verified() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let bench = bench();
     let path = bench.qemu_img(&["create", "-q", "-f", "qcow2"], "in", &["64M"]);
     let image = bench.import(|_| {}).await.unwrap();
@@ -94,6 +97,7 @@ async fn a_qcow2_disk_is_taken_in_and_verified() {
 
 #[tokio::test]
 async fn a_raw_disk_with_a_partition_table_says_whether_it_grows() {
+    needs!("qemu-img", "qemu-io", "prlimit", "sfdisk");
     let bench = bench();
     let file = File::create(bench.path("in")).unwrap();
     file.set_len(64 << 20).unwrap();
@@ -122,6 +126,7 @@ async fn a_raw_disk_with_a_partition_table_says_whether_it_grows() {
 
 #[tokio::test]
 async fn an_image_that_points_at_files_of_the_host_is_refused_before_qemu_sees_it() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let mut bench = bench();
     // A program that must not be reached.
     bench.tools.qemu_img = "/bin/false".into();
@@ -165,6 +170,7 @@ async fn only_regular_files_are_opened_and_nothing_waits_for_a_pipe() {
 
 #[tokio::test]
 async fn damage_and_wrong_digests_are_found_and_leave_nothing() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let bench = bench();
     let whole = bench.qemu_img(&["create", "-q", "-f", "qcow2", "-o", "preallocation=metadata"], "in", &["64M"]);
     let wrong = bench.import(|import| import.sha256 = Some("0".repeat(64))).await.unwrap_err();
@@ -195,6 +201,7 @@ async fn damage_and_wrong_digests_are_found_and_leave_nothing() {
 
 #[tokio::test]
 async fn an_import_that_is_given_up_leaves_nothing_and_a_crash_is_swept() {
+    needs!("qemu-img", "qemu-io", "prlimit");
     let mut bench = bench();
     bench.qemu_img(&["create", "-q", "-f", "qcow2"], "in", &["64M"]);
     let slow = bench.path("slow");
@@ -230,7 +237,7 @@ async fn a_folder_of_a_recipe_is_taken_in() {
         digest("initrd.img")
     );
     std::fs::write(folder.join("image.toml"), &manifest).unwrap();
-    let image = import_with(&bench, ImportSource::Folder(folder.clone())).await.unwrap();
+    let image = import_with(&bench, ImportSource::Folder { path: folder.clone(), name: None }).await.unwrap();
     assert_eq!((image.name.as_str(), image.min_disk, image.disk.is_none()), ("tiny", Mib(16), true));
     let found = kernel_files(&bench.layout, &image).unwrap();
     assert_eq!(std::fs::read(&found.kernel).unwrap(), kernel);
@@ -239,10 +246,25 @@ async fn a_folder_of_a_recipe_is_taken_in() {
 
     std::fs::remove_file(folder.join("initrd.img")).unwrap();
     std::os::unix::fs::symlink("/etc/shadow", folder.join("initrd.img")).unwrap();
-    let link = import_with(&bench, ImportSource::Folder(folder.clone())).await.unwrap_err();
+    let link = import_with(&bench, ImportSource::Folder { path: folder.clone(), name: None }).await.unwrap_err();
     assert!(link.message.contains("symbolic link"), "{link}");
     std::fs::write(folder.join("vmlinuz"), "no kernel").unwrap();
-    let kernel = import_with(&bench, ImportSource::Folder(folder)).await.unwrap_err();
+    let kernel = import_with(&bench, ImportSource::Folder { path: folder, name: None }).await.unwrap_err();
     assert_eq!(kernel.message, "this is not a Linux kernel (bzImage)");
     assert_eq!(bench.left().len(), 1);
+}
+
+#[test]
+fn a_path_means_a_folder_or_a_disk() {
+    let bench = bench();
+    let words = |name: Option<&str>, os: Option<&str>| ImportWords {
+        name: name.map(|name| name.parse().unwrap()),
+        os: os.map(str::to_owned),
+        ..ImportWords::default()
+    };
+    let at = |name: &str, words| ImportSource::at_path(bench.path(name), words).map_err(|e| e.message);
+    assert!(matches!(at("", words(Some("x"), None)), Ok(ImportSource::Folder { name: Some(_), .. })));
+    assert!(at("", words(None, Some("x"))).unwrap_err().contains("image.toml says"));
+    assert!(matches!(at("disk", words(Some("x"), None)), Ok(ImportSource::Disk(_))));
+    assert!(at("disk", words(None, None)).unwrap_err().contains("needs a name"));
 }

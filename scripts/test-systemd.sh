@@ -55,6 +55,13 @@ init() {
   done < <(hierarchies)
   mount -t tmpfs -o mode=755 run "$top/run"
   mount -t tmpfs tmp "$top/tmp"
+  # The checkout may itself lie in what was just covered.
+  case $root in
+    /tmp/* | /run/*)
+      mkdir -p "$top$root"
+      mount --bind "$root" "$top$root"
+      ;;
+  esac
   mount -t tmpfs -o mode=755 dev "$top/dev"
   mkdir "$top"/dev/{net,pts,shm}
   for node in null zero full random urandom tty kvm net/tun; do

@@ -87,7 +87,7 @@ impl Manager {
         if needs_restart(&vm, &self.observe_for_change(vm.id).await) {
             notes.push(format!("the new size takes effect at the next start: gvm restart {}", vm.name));
         }
-        Ok(AcceptedChange { operation: row.id, vm: vm.id, notes })
+        Ok(AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes })
     }
 
     fn edit_values(vm: &mut Vm, request: &ChangeRequest) -> Result<()> {

@@ -74,6 +74,8 @@ pub struct AcceptedChange {
     pub operation: OpId,
     /// The machine.
     pub vm: VmId,
+    /// Its row as it was committed; by now the machine may be gone already, where that was asked for.
+    pub row: Box<Vm>,
     /// What the person should know.
     pub notes: Vec<String>,
 }
@@ -211,7 +213,7 @@ impl Manager {
         commit(tx).await?;
         self.watch.begin(&vm, format!("{} as {}", vm.spec.profile, vm.name));
         self.look_at(vm.id);
-        Ok(AcceptedChange { operation: row.id, vm: vm.id, notes })
+        Ok(AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes })
     }
 
     /// The profile, where this person may use it.

@@ -80,7 +80,7 @@ impl Manager {
         commit(tx).await?;
         self.watch.begin(&vm, wanted.action());
         self.look_at(vm.id);
-        Ok(AcceptedChange { operation: row.id, vm: vm.id, notes: Vec::new() })
+        Ok(AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes: Vec::new() })
     }
 
     async fn want(&self, tx: &mut Write, vm: &mut Vm, wanted: Wanted, observed: &Observed) -> Result<()> {

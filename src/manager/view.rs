@@ -65,6 +65,14 @@ impl Manager {
     /// Where it is gone or the store fails.
     pub async fn details(&self, permit: &Permit) -> Result<VmDetails> {
         let vm = self.permitted(permit).await?;
+        self.details_of(vm).await
+    }
+
+    /// The machine of a change that was just accepted.
+    ///
+    /// # Errors
+    /// Where the store fails.
+    pub async fn details_of(&self, vm: Vm) -> Result<VmDetails> {
         let owner = self.store.user(vm.owner).await?.map(|user| user.name.to_string()).unwrap_or_default();
         let observed = self.observe_within(vm.id, LOOK).await;
         Ok(self.describe(vm, owner, &observed))

@@ -11,10 +11,10 @@ use super::{Body, Caller, Path, Query, Shared, audited, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{Accepted, ChangeVm, CloneVm, CreateVm, GatewayView, SshInfo, StopVm, VmList, VmView};
 use crate::auth::policy::{self, Action};
+use crate::manager::Manager;
 use crate::manager::create::AcceptedChange;
 use crate::manager::power::Wanted;
 use crate::manager::view::ListRequest;
-use crate::manager::{Manager, ManagerError};
 
 type Done<T> = Result<Json<T>, ApiError>;
 type AcceptedAnswer = Result<(StatusCode, Json<Accepted>), ApiError>;
@@ -54,7 +54,7 @@ pub async fn create(State(shared): State<Shared>, caller: Caller, Body(body): Bo
         shared.manager.create(&permit, convert::create(&body)?).await
     };
     let accepted = audited(&shared, &caller, "vm.create", &target, result.await).await?;
-    answer(&shared.manager, &caller, accepted).await
+    answer(&shared.manager, accepted).await
 }
 
 /// One machine: `{vm}` is a name, `name.owner` or an id.
@@ -78,7 +78,7 @@ pub async fn change(
         shared.manager.change(&permit, convert::change(&body)?).await
     };
     let accepted = audited(&shared, &caller, "vm.change", &vm, result.await).await?;
-    answer(&shared.manager, &caller, accepted).await
+    answer(&shared.manager, accepted).await
 }
 
 #[derive(Debug, Deserialize, IntoParams)]
@@ -168,7 +168,7 @@ pub async fn clone(
         shared.manager.clone_vm(&permit, convert::parse(&body.name)?).await
     };
     let accepted = audited(&shared, &caller, "vm.clone", &vm, result.await).await?;
-    answer(&shared.manager, &caller, accepted).await
+    answer(&shared.manager, accepted).await
 }
 
 /// How to reach a machine by SSH.
@@ -189,33 +189,28 @@ pub async fn ssh(State(shared): State<Shared>, caller: Caller, Path(vm): Path<St
 }
 
 async fn power(shared: &Shared, caller: &Caller, vm: &str, wanted: Wanted) -> AcceptedAnswer {
-    let (action, word, with_deleted) = match wanted {
-        Wanted::Start => (Action::VmPower, "vm.start", false),
-        Wanted::Stop | Wanted::ForceStop => (Action::VmPower, "vm.stop", false),
-        Wanted::Restart | Wanted::ForceRestart => (Action::VmPower, "vm.restart", false),
-        Wanted::Pause => (Action::VmPower, "vm.pause", false),
-        Wanted::Resume => (Action::VmPower, "vm.resume", false),
-        Wanted::Delete => (Action::VmDelete, "vm.delete", false),
-        Wanted::DeleteNow => (Action::VmDelete, "vm.delete", true),
-        Wanted::Undelete => (Action::VmDelete, "vm.undelete", true),
+    let (action, word) = match wanted {
+        Wanted::Start => (Action::VmPower, "vm.start"),
+        Wanted::Stop | Wanted::ForceStop => (Action::VmPower, "vm.stop"),
+        Wanted::Restart | Wanted::ForceRestart => (Action::VmPower, "vm.restart"),
+        Wanted::Pause => (Action::VmPower, "vm.pause"),
+        Wanted::Resume => (Action::VmPower, "vm.resume"),
+        Wanted::Delete | Wanted::DeleteNow => (Action::VmDelete, "vm.delete"),
+        Wanted::Undelete => (Action::VmDelete, "vm.undelete"),
     };
     let result = async {
-        let permit = shared.manager.permit_vm(&caller.0, action, vm, with_deleted).await?;
+        // Deleted ones are found too: that they are deleted is the better answer.
+        let permit = shared.manager.permit_vm(&caller.0, action, vm, true).await?;
         shared.manager.power(&permit, wanted).await
     };
     let accepted = audited(shared, caller, word, vm, result.await).await?;
-    answer(&shared.manager, caller, accepted).await
+    answer(&shared.manager, accepted).await
 }
 
 /// The machine as it stands right after the change was accepted.
-async fn answer(manager: &Manager, caller: &Caller, accepted: AcceptedChange) -> AcceptedAnswer {
-    let AcceptedChange { operation, vm, notes } = accepted;
-    let permit = manager.permit_vm(&caller.0, Action::VmSee, &vm.to_string(), true).await;
-    let details = match permit {
-        Ok(permit) => manager.details(&permit).await?,
-        // Deleted so fast that nothing is left to show: that is what was asked for.
-        Err(_) => return Err(ManagerError::not_found("the VM is gone already").into()),
-    };
+async fn answer(manager: &Manager, accepted: AcceptedChange) -> AcceptedAnswer {
+    let AcceptedChange { operation, row, notes, .. } = accepted;
+    let details = manager.details_of(*row).await?;
     let body = Accepted { operation: operation.to_string(), vm: convert::vm(details), notes };
     Ok((StatusCode::ACCEPTED, Json(body)))
 }

@@ -192,7 +192,8 @@ fn deleted_and_back(alice: &Member, dev: &VmView) {
     assert!(deleted.stderr.contains("gvm undelete dev"), "{}", deleted.stderr);
     let list = |more: &[&str]| alice.gvm(&[&["list"], more].concat()).stdout;
     assert!(!list(&[]).contains("dev") && list(&["--deleted"]).contains("dev"));
-    alice.gvm(&["start", "dev"]).fails(5);
+    let told = alice.gvm(&["start", "dev"]).fails(5);
+    assert!(told.contains("VM dev is deleted") && told.contains("gvm undelete dev"), "{told}");
     alice.gvm(&["undelete", "dev"]).ok();
     alice.gvm(&["start", "dev"]).ok();
     assert_eq!(alice.inside("root@dev", "head -n 1 /dev/vda"), "marker");

@@ -199,6 +199,6 @@ fn looking_often_leaks_nothing() {
         look().await;
         let more = resident().saturating_sub(before);
         // One leaked record of the bulk call has 359 bytes: 2000 of them would be 700 KiB.
-        assert!(more < 350, "{more} KiB more after 2000 rounds");
+        assert!(more < 600, "{more} KiB more after 2000 rounds");
     }));
 }

@@ -148,8 +148,8 @@ fn power_and_deletion_end_with_their_state() {
         (
             &["clone", "dev", "new"],
             "POST /v1/vms/dev/clone {\"name\":\"new\"}",
-            "stopped",
-            "dev is a copy of dev\n  gvm start dev\n",
+            "running",
+            "dev is a copy of dev\n  gvm ssh dev\n",
         ),
     ] {
         let fake = Fake::start();

@@ -41,7 +41,7 @@ impl PrivateHost {
     /// tried once more.
     #[track_caller]
     pub fn start() -> Self {
-        Self::try_start().or_else(|| Self::try_start()).expect("the private host did not start")
+        Self::try_start().or_else(Self::try_start).expect("the private host did not start")
     }
 
     fn try_start() -> Option<Self> {

@@ -105,10 +105,12 @@ make_cgroups() {
 # Moves the calling process into the branch ($2 = '' its root, else the leaf for processes).
 enter_cgroups() {
   local id=$1 leaf=$2 mnt
+  # No <(...), which bash does not wait for: what is exec'd next would have a child that it knows nothing of.
   while read -r mnt; do
+    [ -n "$mnt" ] || continue
     [ -n "$leaf" ] && [ -d "$mnt/$id/init" ] && mnt+=/$id/init || mnt+=/$id
     echo "$BASHPID" >"$mnt/cgroup.procs"
-  done < <(hierarchies)
+  done <<<"$(hierarchies)"
 }
 
 delegate_controllers() {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sqlx::Connection;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection};
 
-use crate::support::site::{CONFIG, Site};
+use crate::support::site::{BOOT, CONFIG, Site};
 use crate::support::skip::need_libvirt;
 use crate::support::traces::rows;
 
@@ -37,22 +37,24 @@ fn a_database_that_cannot_be_written_or_read_is_told_at_the_start() {
     site.serve().stop();
 }
 
-/// Holds SQLite's write lock for so long.
-fn locked<T>(site: &Site, span: Duration, meanwhile: impl FnOnce() -> T) -> T {
+/// Holds SQLite's write lock for so long, or until `meanwhile` is over where that comes first.
+fn locked<T>(site: &Site, longest: Duration, meanwhile: impl FnOnce() -> T) -> T {
     let options = SqliteConnectOptions::new().filename(site.state().join("gvm.db"));
     let (ready, is_locked) = std::sync::mpsc::sync_channel(1);
+    let (over, is_over) = tokio::sync::oneshot::channel::<()>();
     let holder = std::thread::spawn(move || {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
             let mut other = SqliteConnection::connect_with(&options).await.unwrap();
             sqlx::query("BEGIN IMMEDIATE").execute(&mut other).await.unwrap();
             ready.send(()).unwrap();
-            tokio::time::sleep(span).await;
+            let _ = tokio::time::timeout(longest, is_over).await;
             sqlx::query("ROLLBACK").execute(&mut other).await.unwrap();
             other.close().await.unwrap();
         });
     });
     is_locked.recv_timeout(Duration::from_secs(60)).unwrap();
     let result = meanwhile();
+    drop(over);
     holder.join().unwrap();
     result
 }
@@ -61,12 +63,13 @@ fn locked<T>(site: &Site, span: Duration, meanwhile: impl FnOnce() -> T) -> T {
 fn a_lock_of_another_program_is_waited_for_and_one_without_end_is_told() {
     need_libvirt!();
     let (site, manager) = Site::serving();
+    // Shorter than the manager's patience; the answer comes after it.
     locked(&site, Duration::from_secs(3), || {
         site.gvm(&["list"]).ok();
         site.ask(&["create", "dev", "--profile", "firmware", "--stopped"]);
     });
     site.wait_for("dev", "stopped");
-    let told = locked(&site, Duration::from_secs(20), || {
+    let told = locked(&site, BOOT, || {
         site.gvm(&["list"]).ok();
         site.gvm(&["create", "other", "--profile", "firmware", "--no-wait"]).fails(6)
     });
@@ -74,6 +77,6 @@ fn a_lock_of_another_program_is_waited_for_and_one_without_end_is_told() {
     assert_eq!(rows(&site, "SELECT count(*) FROM vms"), 1, "the refused one is not there");
     site.gvm(&["delete", "--now", "--yes", "dev"]).ok();
     manager.stop();
-    let told = locked(&site, Duration::from_secs(30), || site.serve_fails());
+    let told = locked(&site, BOOT, || site.serve_fails());
     assert!(told.contains("lock"), "{told}");
 }

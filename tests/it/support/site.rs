@@ -330,8 +330,7 @@ impl Daemon {
         kill_pid(self.pid());
         // Its parent inside ends when all of its threads have, and with them the last hand on its socket.
         let mut child = self.child.take().unwrap();
-        // One that waits for the disk dies only when that answers.
-        until("the killed manager is gone", BOOT, || child.try_wait().unwrap().is_some());
+        until("the killed manager is gone", SOON, || child.try_wait().unwrap().is_some());
     }
 
     /// SIGTERM; it must come to a clean end.

@@ -4,6 +4,7 @@
 
 mod behind;
 mod database;
+mod debian;
 mod input;
 #[cfg(feature = "hold")]
 mod kill;

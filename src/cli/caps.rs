@@ -5,7 +5,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use super::error::{CliError, CliResult};
-use crate::api::types::CapsView;
+use crate::api::types::{CapsPatch, CapsView};
 use crate::model::caps::Caps;
 
 /// Limits at create; what is absent comes from the profile.
@@ -63,14 +63,16 @@ impl CapArgs {
     /// Where one is out of range.
     pub fn view(&self) -> CliResult<CapsView> {
         let bytes = |rate: &Option<ByteRate>| rate.as_ref().map(|rate| rate.0);
-        in_range(CapsView {
+        let caps = CapsView {
             cpu_shares: self.cpu_shares,
             cpu_percent: self.cpu_percent,
             disk_iops: self.disk_iops,
             disk_bytes_per_sec: bytes(&self.disk_bps),
             net_in_bytes_per_sec: bytes(&self.net_in),
             net_out_bytes_per_sec: bytes(&self.net_out),
-        })
+        };
+        in_range(&caps)?;
+        Ok(caps)
     }
 }
 
@@ -80,37 +82,33 @@ impl LimitArgs {
         *self == Self::default()
     }
 
-    /// The present limits with the changes on them.
+    /// The changes to send.
     ///
     /// # Errors
     /// Where one is out of range.
-    pub fn over(&self, present: &CapsView) -> CliResult<CapsView> {
-        let bytes = |limit: &Option<Limit<ByteRate>>| {
-            limit.as_ref().map(|limit| match limit {
-                Limit::Lift => Limit::Lift,
-                Limit::Value(rate) => Limit::Value(rate.0),
-            })
+    pub fn patch(&self) -> CliResult<CapsPatch> {
+        let bytes = |limit: &Option<Limit<ByteRate>>| limit.map(|limit| limit.value().map(|rate| rate.0));
+        let patch = CapsPatch {
+            cpu_shares: self.cpu_shares.map(Limit::value),
+            cpu_percent: self.cpu_percent.map(Limit::value),
+            disk_iops: self.disk_iops.map(Limit::value),
+            disk_bytes_per_sec: bytes(&self.disk_bps),
+            net_in_bytes_per_sec: bytes(&self.net_in),
+            net_out_bytes_per_sec: bytes(&self.net_out),
         };
-        in_range(CapsView {
-            cpu_shares: changed(self.cpu_shares.as_ref(), present.cpu_shares),
-            cpu_percent: changed(self.cpu_percent.as_ref(), present.cpu_percent),
-            disk_iops: changed(self.disk_iops.as_ref(), present.disk_iops),
-            disk_bytes_per_sec: changed(bytes(&self.disk_bps).as_ref(), present.disk_bytes_per_sec),
-            net_in_bytes_per_sec: changed(bytes(&self.net_in).as_ref(), present.net_in_bytes_per_sec),
-            net_out_bytes_per_sec: changed(bytes(&self.net_out).as_ref(), present.net_out_bytes_per_sec),
-        })
+        in_range(&CapsView {
+            cpu_shares: patch.cpu_shares.flatten(),
+            cpu_percent: patch.cpu_percent.flatten(),
+            disk_iops: patch.disk_iops.flatten(),
+            disk_bytes_per_sec: patch.disk_bytes_per_sec.flatten(),
+            net_in_bytes_per_sec: patch.net_in_bytes_per_sec.flatten(),
+            net_out_bytes_per_sec: patch.net_out_bytes_per_sec.flatten(),
+        })?;
+        Ok(patch)
     }
 }
 
-fn changed<T: Copy>(change: Option<&Limit<T>>, present: Option<T>) -> Option<T> {
-    match change {
-        None => present,
-        Some(Limit::Lift) => None,
-        Some(Limit::Value(value)) => Some(*value),
-    }
-}
-
-fn in_range(caps: CapsView) -> CliResult<CapsView> {
+fn in_range(caps: &CapsView) -> CliResult {
     let checked = Caps {
         cpu_shares: caps.cpu_shares,
         cpu_percent: caps.cpu_percent,
@@ -119,8 +117,7 @@ fn in_range(caps: CapsView) -> CliResult<CapsView> {
         net_in_bytes_per_sec: caps.net_in_bytes_per_sec,
         net_out_bytes_per_sec: caps.net_out_bytes_per_sec,
     };
-    checked.check().map_err(|e| CliError::invalid(e.to_string()))?;
-    Ok(caps)
+    checked.check().map_err(|e| CliError::invalid(e.to_string()))
 }
 
 /// A limit as typed to `gvm set`.
@@ -130,6 +127,16 @@ pub enum Limit<T> {
     Lift,
     /// A value.
     Value(T),
+}
+
+impl<T> Limit<T> {
+    /// The value; none where it is lifted.
+    fn value(self) -> Option<T> {
+        match self {
+            Self::Lift => None,
+            Self::Value(value) => Some(value),
+        }
+    }
 }
 
 impl<T: FromStr> FromStr for Limit<T>
@@ -185,16 +192,15 @@ mod tests {
     }
 
     #[test]
-    fn a_change_touches_only_what_it_names_and_none_lifts() {
-        let present = CapsView { cpu_percent: Some(100), disk_iops: Some(500), ..CapsView::default() };
+    fn a_change_names_what_it_touches_and_none_lifts() {
         let change = LimitArgs {
             cpu_percent: Some("none".parse().unwrap()),
             net_in: Some("10M".parse().unwrap()),
             ..LimitArgs::default()
         };
-        let after = change.over(&present).unwrap();
-        let expected = CapsView { disk_iops: Some(500), net_in_bytes_per_sec: Some(10 << 20), ..CapsView::default() };
-        assert_eq!(after, expected);
+        let sent = serde_json::to_string(&change.patch().unwrap()).unwrap();
+        assert_eq!(sent, r#"{"cpu_percent":null,"net_in_bytes_per_sec":10485760}"#);
+        assert_eq!(serde_json::from_str::<CapsPatch>(&sent).unwrap(), change.patch().unwrap());
     }
 
     #[test]

@@ -191,15 +191,11 @@ pub async fn set(cx: &Context, args: SetArgs) -> CliResult {
     if args.limits.is_empty() && args.ttl.is_none() {
         return Err(CliError::invalid("there is nothing to change").hint("give a limit or --ttl; see `gvm set --help`"));
     }
-    let mut request = ChangeVm::default();
-    if !args.limits.is_empty() {
-        // The wire knows all limits or none, so that those which are not named are sent as they are.
-        request.caps = Some(args.limits.over(&cx.vm(&args.vm).await?.caps)?);
-    }
-    request.ttl = args.ttl.map(|ttl| match ttl {
+    let ttl = args.ttl.map(|ttl| match ttl {
         Limit::Lift => String::new(),
         Limit::Value(ttl) => ttl.to_string(),
     });
+    let request = ChangeVm { caps: args.limits.patch()?, ttl, ..ChangeVm::default() };
     let done = change(cx, &args.vm, &request, &args.wait).await?;
     cx.out.result(&done, || {
         let ttl = or_none(done.vm.ttl_seconds.map(span).unwrap_or_default());

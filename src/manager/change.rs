@@ -3,7 +3,7 @@
 use super::create::{AcceptedChange, MAX_TAGS};
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
-use crate::model::caps::Caps;
+use crate::model::caps::CapsChange;
 use crate::model::name::{Tag, VmName};
 use crate::model::quota::{self, Usage};
 use crate::model::units::{Mib, Seconds};
@@ -22,8 +22,8 @@ pub struct ChangeRequest {
     pub memory: Option<Mib>,
     /// Root disk.
     pub disk: Option<Mib>,
-    /// All limits anew.
-    pub caps: Option<Caps>,
+    /// Limits.
+    pub caps: CapsChange,
     /// Lifetime; `Some(None)` takes it away.
     pub ttl: Option<Option<Seconds>>,
     /// Labels to put on.
@@ -34,12 +34,12 @@ pub struct ChangeRequest {
 
 impl ChangeRequest {
     /// The word for the record: what it is mainly about.
-    const fn action(&self) -> &'static str {
+    fn action(&self) -> &'static str {
         if self.name.is_some() {
             "vm.rename"
         } else if self.vcpus.is_some() || self.memory.is_some() || self.disk.is_some() {
             "vm.resize"
-        } else if self.caps.is_some() || self.ttl.is_some() {
+        } else if self.caps != CapsChange::default() || self.ttl.is_some() {
             "vm.set"
         } else {
             "vm.tag"
@@ -103,10 +103,8 @@ impl Manager {
         }
         vm.spec.vcpus = request.vcpus.unwrap_or(vm.spec.vcpus);
         vm.spec.memory = request.memory.unwrap_or(vm.spec.memory);
-        if let Some(caps) = &request.caps {
-            caps.check().map_err(|e| ManagerError::invalid(e.to_string()))?;
-            vm.spec.caps = caps.clone();
-        }
+        vm.spec.caps = vm.spec.caps.with(&request.caps);
+        vm.spec.caps.check().map_err(|e| ManagerError::invalid(e.to_string()))?;
         if let Some(ttl) = request.ttl {
             vm.spec.ttl = ttl;
         }

@@ -25,6 +25,24 @@ pub struct Caps {
     pub net_out_bytes_per_sec: Option<u64>,
 }
 
+/// A change of caps: what is `None` stays, `Some(None)` is lifted. Only what it names is changed, so that two changes at
+/// once do not undo each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CapsChange {
+    /// See [`Caps::cpu_shares`].
+    pub cpu_shares: Option<Option<u32>>,
+    /// See [`Caps::cpu_percent`].
+    pub cpu_percent: Option<Option<u32>>,
+    /// See [`Caps::disk_iops`].
+    pub disk_iops: Option<Option<u64>>,
+    /// See [`Caps::disk_bytes_per_sec`].
+    pub disk_bytes_per_sec: Option<Option<u64>>,
+    /// See [`Caps::net_in_bytes_per_sec`].
+    pub net_in_bytes_per_sec: Option<Option<u64>>,
+    /// See [`Caps::net_out_bytes_per_sec`].
+    pub net_out_bytes_per_sec: Option<Option<u64>>,
+}
+
 /// Why caps cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CapsError {
@@ -64,6 +82,19 @@ impl Caps {
         Ok(())
     }
 
+    /// These caps with a change made to them.
+    #[must_use]
+    pub fn with(&self, change: &CapsChange) -> Self {
+        Self {
+            cpu_shares: change.cpu_shares.unwrap_or(self.cpu_shares),
+            cpu_percent: change.cpu_percent.unwrap_or(self.cpu_percent),
+            disk_iops: change.disk_iops.unwrap_or(self.disk_iops),
+            disk_bytes_per_sec: change.disk_bytes_per_sec.unwrap_or(self.disk_bytes_per_sec),
+            net_in_bytes_per_sec: change.net_in_bytes_per_sec.unwrap_or(self.net_in_bytes_per_sec),
+            net_out_bytes_per_sec: change.net_out_bytes_per_sec.unwrap_or(self.net_out_bytes_per_sec),
+        }
+    }
+
     /// These caps where set, else those of `base` (a profile's).
     #[must_use]
     pub fn or(&self, base: &Self) -> Self {
@@ -92,6 +123,16 @@ mod tests {
         let caps = Caps { cpu_shares: Some(1), ..Caps::default() };
         assert_eq!(caps.check().unwrap_err().to_string(), "cpu-shares is 1; use 2 to 10000");
         assert!(Caps::default().check().is_ok());
+    }
+
+    #[test]
+    fn a_change_touches_only_what_it_names() {
+        let present = Caps { cpu_percent: Some(100), disk_iops: Some(500), ..Caps::default() };
+        let change =
+            CapsChange { cpu_percent: Some(None), net_in_bytes_per_sec: Some(Some(1 << 20)), ..CapsChange::default() };
+        let expected = Caps { disk_iops: Some(500), net_in_bytes_per_sec: Some(1 << 20), ..Caps::default() };
+        assert_eq!(present.with(&change), expected);
+        assert_eq!(present.with(&CapsChange::default()), present);
     }
 
     #[test]

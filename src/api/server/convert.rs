@@ -6,8 +6,8 @@ use std::str::FromStr;
 use jiff::Timestamp;
 
 use crate::api::types::{
-    CapsView, ChangeVm, CreateVm, EventView, FindingView, ImageView, ImportImage, KeyView, OperationView, ProfileView,
-    VmView,
+    CapsPatch, CapsView, ChangeVm, CreateVm, EventView, FindingView, ImageView, ImportImage, KeyView, OperationView,
+    ProfileView, VmView,
 };
 use crate::manager::ManagerError;
 use crate::manager::access::KeyRow;
@@ -17,7 +17,7 @@ use crate::manager::doctor::Finding;
 use crate::manager::images::{ImageRow, ImportWords};
 use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
-use crate::model::caps::Caps;
+use crate::model::caps::{Caps, CapsChange};
 use crate::model::event::AuditEvent;
 use crate::model::image::Boot;
 use crate::model::profile::Profile;
@@ -72,7 +72,7 @@ pub fn change(body: &ChangeVm) -> Result<ChangeRequest> {
         vcpus: body.cpus,
         memory: parse_opt(body.memory.as_ref())?,
         disk: parse_opt(body.disk.as_ref())?,
-        caps: body.caps.as_ref().map(caps),
+        caps: caps_change(&body.caps),
         ttl,
         add_tags: parse_all(&body.add_tags)?,
         remove_tags: parse_all(&body.remove_tags)?,
@@ -87,6 +87,17 @@ fn caps(view: &CapsView) -> Caps {
         disk_bytes_per_sec: view.disk_bytes_per_sec,
         net_in_bytes_per_sec: view.net_in_bytes_per_sec,
         net_out_bytes_per_sec: view.net_out_bytes_per_sec,
+    }
+}
+
+const fn caps_change(patch: &CapsPatch) -> CapsChange {
+    CapsChange {
+        cpu_shares: patch.cpu_shares,
+        cpu_percent: patch.cpu_percent,
+        disk_iops: patch.disk_iops,
+        disk_bytes_per_sec: patch.disk_bytes_per_sec,
+        net_in_bytes_per_sec: patch.net_in_bytes_per_sec,
+        net_out_bytes_per_sec: patch.net_out_bytes_per_sec,
     }
 }
 

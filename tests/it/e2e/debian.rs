@@ -19,7 +19,8 @@ const MODES: [(&str, &str); 2] = [("dev.gvm", ""), ("dev@localhost", "-o Port=22
 const USER_DATA: &str = "#cloud-config
 write_files:
   - path: /etc/course
-    content: made by the member
+    content: |
+      made by the member
 runcmd:
   - [sh, -c, 'hostname > /run/ran']
 ";
@@ -58,7 +59,7 @@ fn a_member_works_in_a_debian() {
 fn is_as_asked(alice: &Member) {
     let told = alice.inside(
         "dev",
-        "hostname; cat /etc/course; cat /run/ran; sudo -n id -un; . /etc/os-release; echo $ID
+        "hostname; cat /etc/course /run/ran; sudo -n id -un; . /etc/os-release; echo $ID
          systemctl is-active qemu-guest-agent; nproc
          test $(df --output=size -m / | tail -n 1) -gt 4000 && echo grown",
     );

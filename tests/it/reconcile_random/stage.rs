@@ -13,7 +13,7 @@ use gvm::manager::change::ChangeRequest;
 use gvm::manager::power::Wanted;
 use gvm::manager::reconciler::{Looked, look};
 use gvm::manager::{Kind, ManagerError};
-use gvm::model::caps::Caps;
+use gvm::model::caps::CapsChange;
 use gvm::model::event::Outcome;
 use gvm::model::gpu::{GpuId, GpuLease, LeaseState, Partition};
 use gvm::model::id::{LeaseId, VmId};
@@ -96,7 +96,7 @@ impl Stage {
                     .await;
             }
             Action::Limit { vm, percent } => {
-                let caps = Some(Caps { cpu_percent: Some(percent), ..Caps::default() });
+                let caps = CapsChange { cpu_percent: Some(Some(percent)), ..CapsChange::default() };
                 self.change(id(vm), ChangeRequest { caps, ..ChangeRequest::default() }).await;
             }
             Action::Live { vm, seconds } => {

@@ -376,6 +376,8 @@ pub struct ImportImage {
     pub user: Option<String>,
     /// Expected SHA-256 of a file.
     pub sha256: Option<String>,
+    /// qcow2 or raw, of a file whose content does not say.
+    pub disk_format: Option<String>,
 }
 
 /// A registered key.

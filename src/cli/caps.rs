@@ -4,9 +4,7 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::error::{CliError, CliResult};
 use crate::api::types::{CapsPatch, CapsView};
-use crate::model::caps::Caps;
 
 /// Limits at create; what is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -58,21 +56,16 @@ pub struct LimitArgs {
 
 impl CapArgs {
     /// The limits to send.
-    ///
-    /// # Errors
-    /// Where one is out of range.
-    pub fn view(&self) -> CliResult<CapsView> {
+    pub fn view(&self) -> CapsView {
         let bytes = |rate: &Option<ByteRate>| rate.as_ref().map(|rate| rate.0);
-        let caps = CapsView {
+        CapsView {
             cpu_shares: self.cpu_shares,
             cpu_percent: self.cpu_percent,
             disk_iops: self.disk_iops,
             disk_bytes_per_sec: bytes(&self.disk_bps),
             net_in_bytes_per_sec: bytes(&self.net_in),
             net_out_bytes_per_sec: bytes(&self.net_out),
-        };
-        in_range(&caps)?;
-        Ok(caps)
+        }
     }
 }
 
@@ -83,41 +76,17 @@ impl LimitArgs {
     }
 
     /// The changes to send.
-    ///
-    /// # Errors
-    /// Where one is out of range.
-    pub fn patch(&self) -> CliResult<CapsPatch> {
+    pub fn patch(&self) -> CapsPatch {
         let bytes = |limit: &Option<Limit<ByteRate>>| limit.map(|limit| limit.value().map(|rate| rate.0));
-        let patch = CapsPatch {
+        CapsPatch {
             cpu_shares: self.cpu_shares.map(Limit::value),
             cpu_percent: self.cpu_percent.map(Limit::value),
             disk_iops: self.disk_iops.map(Limit::value),
             disk_bytes_per_sec: bytes(&self.disk_bps),
             net_in_bytes_per_sec: bytes(&self.net_in),
             net_out_bytes_per_sec: bytes(&self.net_out),
-        };
-        in_range(&CapsView {
-            cpu_shares: patch.cpu_shares.flatten(),
-            cpu_percent: patch.cpu_percent.flatten(),
-            disk_iops: patch.disk_iops.flatten(),
-            disk_bytes_per_sec: patch.disk_bytes_per_sec.flatten(),
-            net_in_bytes_per_sec: patch.net_in_bytes_per_sec.flatten(),
-            net_out_bytes_per_sec: patch.net_out_bytes_per_sec.flatten(),
-        })?;
-        Ok(patch)
+        }
     }
-}
-
-fn in_range(caps: &CapsView) -> CliResult {
-    let checked = Caps {
-        cpu_shares: caps.cpu_shares,
-        cpu_percent: caps.cpu_percent,
-        disk_iops: caps.disk_iops,
-        disk_bytes_per_sec: caps.disk_bytes_per_sec,
-        net_in_bytes_per_sec: caps.net_in_bytes_per_sec,
-        net_out_bytes_per_sec: caps.net_out_bytes_per_sec,
-    };
-    checked.check().map_err(|e| CliError::invalid(e.to_string()))
 }
 
 /// A limit as typed to `gvm set`.
@@ -198,15 +167,13 @@ mod tests {
             net_in: Some("10M".parse().unwrap()),
             ..LimitArgs::default()
         };
-        let sent = serde_json::to_string(&change.patch().unwrap()).unwrap();
+        let sent = serde_json::to_string(&change.patch()).unwrap();
         assert_eq!(sent, r#"{"cpu_percent":null,"net_in_bytes_per_sec":10485760}"#);
-        assert_eq!(serde_json::from_str::<CapsPatch>(&sent).unwrap(), change.patch().unwrap());
+        assert_eq!(serde_json::from_str::<CapsPatch>(&sent).unwrap(), change.patch());
     }
 
     #[test]
-    fn what_is_out_of_range_is_refused_here() {
-        let args = CapArgs { cpu_shares: Some(1), ..CapArgs::default() };
-        assert_eq!(args.view().unwrap_err().exit_code(), 2);
+    fn a_limit_is_a_number_or_none() {
         assert!("x".parse::<Limit<u32>>().unwrap_err().ends_with("(or none)"));
     }
 }

@@ -2,7 +2,6 @@
 
 use clap::{Args, Subcommand};
 
-use super::args::checked;
 use super::caps::{Limit, LimitArgs};
 use super::context::Context;
 use super::error::{CliError, CliResult};
@@ -12,8 +11,7 @@ use super::table::{caps, size, span};
 use super::vm_ref::VmRef;
 use super::wait::{WaitArgs, follow};
 use crate::api::types::{Accepted, ChangeVm, CloneVm};
-use crate::model::name::{Tag, VmName};
-use crate::model::units::{Mib, Seconds};
+use crate::model::units::Seconds;
 
 /// Options of `gvm rename`.
 #[derive(Debug, Args)]
@@ -21,7 +19,6 @@ pub struct RenameArgs {
     /// Machine: NAME, NAME.OWNER or id
     vm: VmRef,
     /// New name
-    #[arg(value_parser = checked::<VmName>)]
     new: String,
     #[command(flatten)]
     wait: WaitArgs,
@@ -34,13 +31,13 @@ pub struct ResizeArgs {
     /// Machine: NAME, NAME.OWNER or id
     vm: VmRef,
     /// Virtual CPUs
-    #[arg(long, value_name = "N", group = "sizes", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", group = "sizes")]
     cpus: Option<u32>,
     /// Memory, such as 8G
-    #[arg(long, value_name = "SIZE", group = "sizes", value_parser = checked::<Mib>)]
+    #[arg(long, value_name = "SIZE", group = "sizes")]
     memory: Option<String>,
     /// Root disk, such as 80G; it can only grow
-    #[arg(long, value_name = "SIZE", group = "sizes", value_parser = checked::<Mib>)]
+    #[arg(long, value_name = "SIZE", group = "sizes")]
     disk: Option<String>,
     #[command(flatten)]
     wait: WaitArgs,
@@ -52,7 +49,6 @@ pub struct CloneArgs {
     /// Machine to copy: NAME, NAME.OWNER or id
     vm: VmRef,
     /// Name of the copy
-    #[arg(value_parser = checked::<VmName>)]
     new: String,
     #[command(flatten)]
     wait: WaitArgs,
@@ -80,7 +76,7 @@ pub struct TagArgs {
     /// Machine: NAME, NAME.OWNER or id
     vm: VmRef,
     /// Labels
-    #[arg(required = true, value_parser = checked::<Tag>)]
+    #[arg(required = true)]
     tags: Vec<String>,
     #[command(flatten)]
     wait: WaitArgs,
@@ -195,7 +191,7 @@ pub async fn set(cx: &Context, args: SetArgs) -> CliResult {
         Limit::Lift => String::new(),
         Limit::Value(ttl) => ttl.to_string(),
     });
-    let request = ChangeVm { caps: args.limits.patch()?, ttl, ..ChangeVm::default() };
+    let request = ChangeVm { caps: args.limits.patch(), ttl, ..ChangeVm::default() };
     let done = change(cx, &args.vm, &request, &args.wait).await?;
     cx.out.result(&done, || {
         let ttl = or_none(done.vm.ttl_seconds.map(span).unwrap_or_default());

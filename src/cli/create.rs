@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use clap::Args;
 
-use super::args::checked;
 use super::caps::CapArgs;
 use super::context::Context;
 use super::error::{CliError, CliResult};
@@ -13,9 +12,6 @@ use super::goal::Goal;
 use super::wait::{WaitArgs, follow};
 use super::{files, key, ssh, table};
 use crate::api::types::{Accepted, CreateVm, VmView};
-use crate::model::gpu::GpuRequest;
-use crate::model::name::{ImageName, ProfileName, Tag, VmName};
-use crate::model::units::{Mib, Seconds};
 
 /// Largest cloud-init document that is sent.
 const USER_DATA_MAX: u64 = 256 << 10;
@@ -30,28 +26,27 @@ Examples:
 What is not said comes from the profile; `gvm profile list` shows them.")]
 pub struct CreateArgs {
     /// Name of the machine [default: made up from the profile's]
-    #[arg(value_parser = checked::<VmName>)]
     name: Option<String>,
     /// Profile to start from
-    #[arg(short, long, value_name = "PROFILE", value_parser = checked::<ProfileName>)]
+    #[arg(short, long, value_name = "PROFILE")]
     profile: String,
     /// Virtual CPUs
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N")]
     cpus: Option<u32>,
     /// Memory, such as 4G
-    #[arg(long, value_name = "SIZE", value_parser = checked::<Mib>)]
+    #[arg(long, value_name = "SIZE")]
     memory: Option<String>,
     /// Root disk, such as 40G
-    #[arg(long, value_name = "SIZE", value_parser = checked::<Mib>)]
+    #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
     /// GPU: a model (a100), a number of cards (2), a memory (20GiB), mig:3g.40gb, vgpu:L40S-12Q, or none; may be repeated
-    #[arg(long = "gpu", value_name = "GPU", value_parser = checked::<GpuRequest>)]
+    #[arg(long = "gpu", value_name = "GPU")]
     gpus: Vec<String>,
     /// Image to clone the disk from
-    #[arg(long, value_name = "IMAGE", value_parser = checked::<ImageName>)]
+    #[arg(long, value_name = "IMAGE")]
     image: Option<String>,
     /// Lifetime after each start, such as 8h; it is stopped then, not deleted
-    #[arg(long, value_name = "DURATION", value_parser = checked::<Seconds>)]
+    #[arg(long, value_name = "DURATION")]
     ttl: Option<String>,
     /// Priority in the queue
     #[arg(long, value_name = "PRIORITY")]
@@ -60,7 +55,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FILE")]
     user_data: Option<PathBuf>,
     /// Label; may be repeated
-    #[arg(long = "tag", value_name = "TAG", value_parser = checked::<Tag>)]
+    #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
     /// Give it a TPM 2.0 (--tpm=false: none, whatever the profile says)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
@@ -88,7 +83,7 @@ impl CreateArgs {
             memory: self.memory.clone(),
             disk: self.disk.clone(),
             gpus: gpus(&self.gpus)?,
-            caps: self.caps.view()?,
+            caps: self.caps.view(),
             ttl: self.ttl.clone(),
             priority: self.priority.clone(),
             user_data,
@@ -116,7 +111,7 @@ fn gpus(typed: &[String]) -> CliResult<Option<Vec<String>>> {
 /// # Errors
 /// See [`CliError`].
 pub async fn run(cx: &Context, args: CreateArgs) -> CliResult {
-    // Everything that can be wrong with what was typed comes before anything is registered or made.
+    // Values are judged by the manager alone, so that what it refuses is on its record.
     let request = args.request()?;
     key::ensure_first_key(cx).await?;
     let started = Instant::now();

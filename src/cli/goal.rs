@@ -91,7 +91,8 @@ pub fn judge(goal: Goal, seen: &Seen) -> Verdict {
         None => !matches!(vm.state.as_str(), "pending" | "creating" | "stopping" | "deleting"),
     };
     let state = vm.state.as_str();
-    let is_up = state == "running" && (vm.is_reachable || seen.is_ready);
+    // Without an image there is no system that could come up.
+    let is_up = state == "running" && (vm.is_reachable || seen.is_ready || vm.image.is_empty());
     if goal == Goal::Created && vm.first_boot == "failed" {
         return Verdict::Failed(first_boot(vm));
     }

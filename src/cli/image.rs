@@ -52,6 +52,9 @@ pub struct ImportArgs {
     /// Expected SHA-256 of the disk image
     #[arg(long, value_name = "HEX", value_parser = sha256)]
     sha256: Option<String>,
+    /// Format of the disk image, found by its content; a raw one without a partition table has to be told
+    #[arg(long = "disk-format", value_name = "qcow2|raw", value_parser = ["qcow2", "raw"])]
+    disk_format: Option<String>,
 }
 
 fn sha256(text: &str) -> Result<String, String> {
@@ -101,7 +104,7 @@ async fn list(cx: &Context) -> CliResult {
                 image.version.clone(),
                 image.os.clone(),
                 image.format.clone(),
-                size(image.virtual_mib),
+                if image.format == "kernel" { "-".to_owned() } else { size(image.virtual_mib) },
                 image.used_by.to_string(),
                 age(&image.created_at, now),
                 image.id.clone(),
@@ -115,20 +118,15 @@ async fn import(cx: &Context, args: ImportArgs) -> CliResult {
     // The manager has another working folder.
     let path = std::path::absolute(&args.path).map_err(|e| CliError::file("cannot use", &args.path, &e))?;
     let path = path.into_os_string().into_string().map_err(|_| CliError::invalid("the path is not text in UTF-8"))?;
-    let request = ImportImage { path, name: args.name, os: args.os, user: args.user, sha256: args.sha256 };
+    let ImportArgs { path: _, name, os, user, sha256, disk_format } = args;
+    let request = ImportImage { path, name, os, user, sha256, disk_format };
     let mut progress = Progress::new(cx.out, Instant::now());
     progress.stage("import", &format!("copying and checking {}", request.path));
     let image: Result<ImageView, _> = cx.client.post_within("/v1/images", &request, IMPORT_DEADLINE).await;
     progress.finish();
     let image = image?;
     cx.out.result(&image, || {
-        format!(
-            "imported {} {} ({}, {}), id {}",
-            image.name,
-            image.version,
-            image.os,
-            size(image.virtual_mib),
-            image.id
-        )
+        let size = if image.format == "kernel" { String::new() } else { format!(", {}", size(image.virtual_mib)) };
+        format!("imported {} {} ({}{size}), id {}", image.name, image.version, image.os, image.id)
     })
 }

@@ -70,7 +70,7 @@ pub enum WhyRefused {
     NotADisk(&'static str),
     /// Nothing known.
     #[error(
-        "no disk format is recognised in it: neither qcow2 nor a raw disk with a partition table or file system; say `raw` if it is one"
+        "no disk format is recognised in it: neither qcow2 nor a raw disk with a partition table or file system; if it is a raw disk, say so (--disk-format raw)"
     )]
     Unknown,
     /// Said to be raw, but has another format's mark.

@@ -82,6 +82,8 @@ pub struct ImportWords {
     pub user: Option<GuestUser>,
     /// Hex SHA-256 that a disk file must have.
     pub sha256: Option<String>,
+    /// Format of a disk file; needed only for a raw one without any mark.
+    pub format: Option<DiskFormat>,
 }
 
 impl ImportSource {
@@ -92,9 +94,16 @@ impl ImportSource {
     pub fn at_path(path: PathBuf, words: ImportWords) -> Result<Self> {
         let invalid = |why: &str| Err(ImageError::invalid(format!("importing {}", path.display()), why));
         if path.is_dir() {
-            return match words.os.is_none() && words.user.is_none() && words.sha256.is_none() {
-                true => Ok(Self::Folder { path, name: words.name }),
-                false => invalid("its image.toml says system, user and digests; leave them out"),
+            let name = words.name.clone();
+            return match (
+                ImportWords { name: None, ..words } == ImportWords::default(),
+                path.join("image.toml").exists(),
+            ) {
+                (_, false) => {
+                    invalid("there is no image.toml in this folder; name a folder of vm-images, or a disk file")
+                }
+                (true, true) => Ok(Self::Folder { path, name }),
+                (false, true) => invalid("its image.toml says system, user, digests and format; leave them out"),
             };
         }
         let Some(name) = words.name else { return invalid("a disk file needs a name in the catalogue (--name)") };
@@ -112,7 +121,7 @@ impl ImportSource {
             os: words.os.unwrap_or_else(|| "linux".to_owned()),
             user,
             sha256: words.sha256,
-            format: None,
+            format: words.format,
             min_disk: Mib(0),
         }))
     }

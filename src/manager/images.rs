@@ -36,7 +36,8 @@ impl Manager {
         Ok(self.store.images().await?)
     }
 
-    /// Imports an image: its files are checked, copied and put in place, then it is recorded.
+    /// Imports an image: its files are checked, copied and put in place, then it is recorded. What is there already
+    /// is not taken twice.
     ///
     /// # Errors
     /// Where it is not what it says, refers to other files, or there is no room.
@@ -44,6 +45,11 @@ impl Manager {
         let source = ImportSource::at_path(path, words).map_err(refused)?;
         let imported = import(&DiskTools::default(), &self.layout, source, ImportLimits::default()).await;
         let image = imported.map_err(refused)?;
+        if let Some(same) = self.store.images().await?.into_iter().find(|row| row.image.is_same_content(&image)) {
+            let removed = catalogue::ensure_removed(&self.layout, image.id).await;
+            removed.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?;
+            return Ok(same);
+        }
         let mut tx = self.store.write().await?;
         images::add_image(&mut tx, &image, Timestamp::now()).await?;
         self.put_on_record(&mut tx, permit, "image.import", image.name.as_str()).await?;
@@ -53,15 +59,23 @@ impl Manager {
         row.ok_or_else(|| ManagerError::not_found("the image is gone already"))
     }
 
-    /// Removes an image by id, or the newest of a name.
+    /// Removes an image by id, or by its name where there is one version of it.
     ///
     /// # Errors
-    /// While a machine stands on it.
+    /// While a machine stands on it, or where a name means several.
     pub async fn remove_image(&self, permit: &Permit, shown: &str) -> Result<()> {
         let not_there = || ManagerError::not_found(format!("there is no image {shown:?}")).hint("see `gvm image list`");
         let row = match (shown.parse::<ImageId>(), shown.parse::<ImageName>()) {
             (Ok(id), _) => self.store.image(id).await?,
-            (_, Ok(name)) => self.store.newest_image(&name).await?,
+            (_, Ok(name)) => {
+                let mut named = self.store.images().await?.into_iter().filter(|row| row.image.name == name);
+                let (first, others) = (named.next(), named.count());
+                if others > 0 {
+                    return Err(ManagerError::conflict(format!("there are {} versions of image {name}", others + 1))
+                        .hint("say which by its id; see `gvm image list`"));
+                }
+                first
+            }
             _ => None,
         };
         let image = row.ok_or_else(not_there)?.image;

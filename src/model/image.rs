@@ -120,3 +120,10 @@ pub struct Image {
     /// Its kernel, for direct boot.
     pub kernel: Option<ImageKernel>,
 }
+
+impl Image {
+    /// True where the other is this one under another id.
+    pub fn is_same_content(&self, other: &Self) -> bool {
+        *self == Self { id: self.id, ..other.clone() }
+    }
+}

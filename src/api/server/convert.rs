@@ -19,7 +19,7 @@ use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::{Caps, CapsChange};
 use crate::model::event::AuditEvent;
-use crate::model::image::Boot;
+use crate::model::image::{Boot, DiskFormat};
 use crate::model::profile::Profile;
 use crate::model::state::{FirstBoot, VmState};
 
@@ -112,6 +112,12 @@ fn caps_view(caps: &Caps) -> CapsView {
     }
 }
 
+fn disk_format(word: &str) -> Result<DiskFormat> {
+    let formats = [DiskFormat::Qcow2, DiskFormat::Raw];
+    let found = formats.into_iter().find(|format| format.as_str() == word);
+    found.ok_or_else(|| ManagerError::invalid(format!("disk format {word:?} is not known; use qcow2 or raw")))
+}
+
 /// The path and what is said about it.
 pub fn import(body: &ImportImage) -> Result<(std::path::PathBuf, ImportWords)> {
     let path = std::path::PathBuf::from(&body.path);
@@ -123,6 +129,7 @@ pub fn import(body: &ImportImage) -> Result<(std::path::PathBuf, ImportWords)> {
         os: body.os.clone(),
         user: parse_opt(body.user.as_ref())?,
         sha256: body.sha256.clone(),
+        format: body.disk_format.as_deref().map(disk_format).transpose()?,
     };
     Ok((path, words))
 }

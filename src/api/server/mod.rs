@@ -103,6 +103,10 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
             .await
             .map_err(|e| ManagerError::invalid(format!("the request cannot be read: {}", e.body_text())))?;
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
+        // Serde would take an array for an object without its names.
+        if bytes.trim_ascii_start().first() != Some(&b'{') {
+            return Err(ManagerError::invalid("the request is not understood: it is no JSON object").into());
+        }
         let parsed = serde_json::from_slice(bytes);
         parsed.map(Self).map_err(|e| ManagerError::invalid(format!("the request is not understood: {e}")).into())
     }

@@ -226,8 +226,9 @@ impl Config {
                 format!("{other:?} is not known; use \"kvm\" or \"emulation\", or leave it out"),
             ));
         }
-        if !(1..=3600).contains(&self.manager.tick_seconds) {
-            return Err(("manager.tick_seconds", "use 1 to 3600".to_owned()));
+        self.check_numbers()?;
+        if !word(&self.gateway.host, 253) && self.gateway.host.parse::<IpAddr>().is_err() {
+            return Err(("gateway.host", format!("{:?} is neither a host name nor an address", self.gateway.host)));
         }
         for (key, path) in [
             ("manager.state_dir", &self.manager.state_dir),
@@ -237,6 +238,31 @@ impl Config {
         ] {
             if !path.is_absolute() {
                 return Err((key, format!("{} is not an absolute path", path.display())));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_numbers(&self) -> Result<(), (&'static str, String)> {
+        const YEAR: u64 = 366 * 24 * 3600;
+        // More than the kernel gives one process.
+        const MANY: u64 = 1_000_000;
+        let (manager, gateway) = (&self.manager, &self.gateway);
+        let count = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
+        for (key, value, min, max) in [
+            ("manager.tick_seconds", manager.tick_seconds, 1, 3600),
+            ("manager.stop_grace_seconds", manager.stop_grace_seconds, 0, 24 * 3600),
+            ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
+            ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
+            ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),
+            ("gateway.max_connections", count(gateway.max_connections), 1, MANY),
+            ("gateway.max_per_address", count(gateway.max_per_address), 1, MANY),
+            ("gateway.max_channels", count(gateway.max_channels), 1, MANY),
+            ("gateway.login_grace_seconds", gateway.login_grace_seconds, 1, 3600),
+            ("gateway.idle_seconds", gateway.idle_seconds, 0, YEAR),
+        ] {
+            if !(min..=max).contains(&value) {
+                return Err((key, format!("{value} is not usable; use {min} to {max}")));
             }
         }
         Ok(())
@@ -263,5 +289,11 @@ mod tests {
         assert!(fault("[manager]\nsocket = 'x'").contains("manager.socket: x is not an absolute path"));
         assert!(fault("[network]\nbridge = 'much-too-long-for-linux'").contains("network.bridge"));
         assert!(fault("[manager]\naccelerator = 'xen'").contains("manager.accelerator"));
+        assert!(
+            fault("[manager]\nstop_grace_seconds = 99999999999").contains("manager.stop_grace_seconds: 99999999999")
+        );
+        assert!(fault("[gateway]\nmax_channels = 0").contains("gateway.max_channels: 0 is not usable; use 1 to"));
+        assert!(fault("[gateway]\nhost = 'a b'").contains("gateway.host: \"a b\""));
+        assert!(fault("[gateway]\nhost = ''").contains("gateway.host"));
     }
 }

@@ -98,11 +98,12 @@ fn take_lock(state_dir: &Path) -> Result<Flock<File>> {
     let path = state_dir.join("lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path);
     let file = file.with_context(|| format!("cannot open {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| {
-        anyhow!(
-            "another gvm manager runs on {} ({errno}); stop it first (systemctl stop gvm), or set manager.state_dir to another folder",
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| match errno {
+        nix::errno::Errno::EWOULDBLOCK => anyhow!(
+            "another gvm manager runs on {}; stop it first (systemctl stop gvm), or set manager.state_dir to another folder",
             state_dir.display()
-        )
+        ),
+        other => anyhow!("cannot lock {}: {other}", path.display()),
     })
 }
 

@@ -116,9 +116,14 @@ impl Templates {
     }
 }
 
+/// Instructions of the template engine for one text; the built-in ones need some thousands. An administrator's loop
+/// without an end is told, and holds nobody up.
+const STEPS: u64 = 1_000_000;
+
 fn environment() -> Environment<'static> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_fuel(Some(STEPS));
     // Lines that hold only a tag or a comment leave nothing behind.
     if let Ok(syntax) = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build() {
         environment.set_syntax(syntax);

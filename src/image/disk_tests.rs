@@ -1,5 +1,6 @@
+use std::io::Read as _;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use super::*;
@@ -163,12 +164,13 @@ async fn a_disk_in_use_is_left_alone() {
     let bench = bench();
     let vm = bench.vm();
     ensure_overlay(&bench.tools, None, &vm, Mib(64)).await.unwrap();
-    let mut user = Command::new("qemu-io").args(["-f", "qcow2", "-c", "sleep 60000"]).arg(vm.root()).spawn().unwrap();
-    let is_free = || Command::new("qemu-img").arg("info").arg(vm.root()).output().unwrap().status.success();
-    let begun = Instant::now();
-    while is_free() && begun.elapsed() < Duration::from_secs(20) {
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut user = Command::new("qemu-io");
+    user.args(["-f", "qcow2"]).arg(vm.root()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut user = user.spawn().unwrap();
+    // Its prompt comes once the disk is open and locked.
+    let mut prompt = [0; 8];
+    user.stdout.as_mut().unwrap().read_exact(&mut prompt).unwrap();
+    assert_eq!(&prompt, b"qemu-io>");
     let grown = ensure_size(&bench.tools, &vm.root(), Mib(128)).await;
     let copied = clone_disk(&bench.tools, &vm, &bench.vm()).await;
     let seen = info(&vm.root());

@@ -263,6 +263,8 @@ fn a_path_means_a_folder_or_a_disk() {
         ..ImportWords::default()
     };
     let at = |name: &str, words| ImportSource::at_path(bench.path(name), words).map_err(|e| e.message);
+    assert!(at("", words(None, None)).unwrap_err().contains("no image.toml in this folder"));
+    std::fs::write(bench.path("image.toml"), "").unwrap();
     assert!(matches!(at("", words(Some("x"), None)), Ok(ImportSource::Folder { name: Some(_), .. })));
     assert!(at("", words(None, Some("x"))).unwrap_err().contains("image.toml says"));
     assert!(matches!(at("disk", words(Some("x"), None)), Ok(ImportSource::Disk(_))));

@@ -110,7 +110,11 @@ impl Manager {
     ) -> Result<ProfileVerdict> {
         let loaded = self.load_profiles().await?;
         let mut verdict = ProfileVerdict::default();
+        for fault in loaded.faults_of(&name) {
+            verdict.say(if fault.is_notice { "note" } else { "fault" }, fault);
+        }
         let profile = match loaded.resolve(&name) {
+            None if !verdict.is_ok() => return Ok(verdict),
             None => {
                 let not_there = ManagerError::not_found(format!("there is no profile {name}"));
                 return Err(not_there.hint("see `gvm profile list`"));
@@ -144,6 +148,10 @@ impl Manager {
             verdict.say("ok", format_args!("the planner chose {}", verdict.gpus.join(", ")));
         }
         let image = self.image_or_stand_in(&profile, &mut verdict).await?;
+        // No fault: it may be meant for another host.
+        if let Err(why) = self.check_shape(profile.vcpus, profile.memory, profile.disk, image.as_ref()) {
+            verdict.say("note", format_args!("`gvm create` would refuse it: {why}"));
+        }
         let vm = sample(permit, self, &profile, &image, partitions)?;
         self.check_claims(&vm, &mut verdict).await?;
         self.check_description(&vm, image.as_ref(), &mut verdict).await?;

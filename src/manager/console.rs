@@ -33,6 +33,8 @@ const REMEMBERED: usize = 8 * 1024;
 #[derive(Debug, Default)]
 pub struct Consoles {
     hubs: Arc<Mutex<HashMap<VmId, Hub>>>,
+    /// One opens at a time: a second stream to a machine would end the first and those who look at it.
+    opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -89,6 +91,7 @@ impl Manager {
 
     async fn open_console(&self, permit: &Permit, vm: &Vm, can_type: bool) -> Result<Console> {
         let actor = permit.actor();
+        let _turn = self.consoles.opening.lock().await;
         if let Some(console) = self.consoles.join(vm.id, &actor, can_type, &vm.name.to_string())? {
             return Ok(console);
         }
@@ -130,13 +133,15 @@ impl Consoles {
         let (output, _) = broadcast::channel(OUTPUT_DEPTH);
         let (input, typed) = mpsc::channel(INPUT_DEPTH);
         let hub = Hub { output, input, writer: None, remembered: Vec::new() };
-        // Two who open at once: the second stream closes the first, and its hub takes over.
         lock(&self.hubs).insert(vm, hub);
         let hubs = self.hubs.clone();
         let stop = manager.stop.clone();
         manager.tasks.spawn(async move {
-            let _ = stop.run_until_cancelled(pump(&hubs, vm, stream, typed)).await;
-            lock(&hubs).remove(&vm);
+            let end = stop.run_until_cancelled(pump(&hubs, vm, stream, typed)).await;
+            // An unwatched hub has gone already, and another may stand in its place.
+            if end != Some(End::Unwatched) {
+                lock(&hubs).remove(&vm);
+            }
         });
     }
 }
@@ -144,46 +149,54 @@ impl Consoles {
 /// Between two looks whether anybody still listens.
 const IDLE_LOOK: std::time::Duration = std::time::Duration::from_secs(2);
 
+/// Why a hub ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// The machine, or libvirt, closed the stream.
+    Closed,
+    /// Nobody looked any more; it has been taken off the table.
+    Unwatched,
+}
+
 async fn pump(
     hubs: &Mutex<HashMap<VmId, Hub>>,
     vm: VmId,
     mut stream: Box<dyn ByteStream>,
     mut typed: mpsc::Receiver<Vec<u8>>,
-) {
+) -> End {
     let mut buffer = vec![0; CHUNK];
     let mut idle = tokio::time::interval(IDLE_LOOK);
     idle.tick().await;
     loop {
         tokio::select! {
             read = stream.read(&mut buffer) => {
-                let Some(chunk) = read.ok().and_then(|n| buffer.get(..n)).filter(|chunk| !chunk.is_empty()) else { return };
-                if !publish(hubs, vm, chunk) {
-                    return;
-                }
+                let Some(chunk) = read.ok().and_then(|n| buffer.get(..n)).filter(|chunk| !chunk.is_empty()) else { return End::Closed };
+                publish(hubs, vm, chunk);
             }
             Some(bytes) = typed.recv() => {
                 if stream.write_all(&bytes).await.is_err() || stream.flush().await.is_err() {
-                    return;
+                    return End::Closed;
                 }
             }
             _ = idle.tick() => {
-                let is_watched = lock(hubs).get(&vm).is_some_and(|hub| hub.output.receiver_count() > 0);
-                if !is_watched {
-                    return;
+                // Looked at and taken away in one step, so that nobody joins what is about to end.
+                let mut hubs = lock(hubs);
+                if hubs.get(&vm).is_none_or(|hub| hub.output.receiver_count() == 0) {
+                    hubs.remove(&vm);
+                    return End::Unwatched;
                 }
             }
         }
     }
 }
 
-/// Hands a chunk to all viewers; false where the hub is gone.
-fn publish(hubs: &Mutex<HashMap<VmId, Hub>>, vm: VmId, chunk: &[u8]) -> bool {
+/// Hands a chunk to all viewers.
+fn publish(hubs: &Mutex<HashMap<VmId, Hub>>, vm: VmId, chunk: &[u8]) {
     let mut hubs = lock(hubs);
-    let Some(hub) = hubs.get_mut(&vm) else { return false };
+    let Some(hub) = hubs.get_mut(&vm) else { return };
     hub.remembered.extend_from_slice(chunk);
     let excess = hub.remembered.len().saturating_sub(REMEMBERED);
     hub.remembered.drain(..excess);
     // Nobody listening just now is no fault.
     let _ = hub.output.send(Arc::from(chunk));
-    true
 }

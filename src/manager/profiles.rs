@@ -34,6 +34,8 @@ pub struct ProfileFault {
     pub path: PathBuf,
     /// What is wrong, with line and key.
     pub problem: String,
+    /// True where the file counts all the same.
+    pub is_notice: bool,
 }
 
 impl fmt::Display for ProfileFault {
@@ -95,11 +97,18 @@ impl Profiles {
         Profile::resolve(name, &self.files)
     }
 
+    /// What is wrong with the file of this name.
+    pub fn faults_of(&self, name: &ProfileName) -> impl Iterator<Item = &ProfileFault> {
+        let file = format!("{name}.toml");
+        self.faults.iter().filter(move |fault| fault.path.file_name().is_some_and(|own| own == file.as_str()))
+    }
+
     fn add(&mut self, path: &Path) -> Result<(), String> {
         let stem = path.file_stem().map(|stem| stem.to_string_lossy()).unwrap_or_default();
         let (name, file, notices) = parse(&stem, &read(path)?)?;
         for notice in notices {
-            self.fault(path, format!("user_data: {notice}"));
+            let problem = format!("user_data: {notice}");
+            self.faults.push(ProfileFault { path: path.to_owned(), problem, is_notice: true });
         }
         let file = match self.files.remove(&name) {
             Some(base) if file.inherits.is_none() => file.over(base),
@@ -110,7 +119,7 @@ impl Profiles {
     }
 
     fn fault(&mut self, path: &Path, problem: String) {
-        self.faults.push(ProfileFault { path: path.to_owned(), problem });
+        self.faults.push(ProfileFault { path: path.to_owned(), problem, is_notice: false });
     }
 }
 

@@ -57,3 +57,25 @@ async fn without_a_card_the_cuda_profile_says_what_is_missing() {
     let verdict = life.manager.check_profile(&permit, "ubuntu-cuda".parse().unwrap(), None).await.unwrap();
     assert_eq!(verdict.findings.last().unwrap(), "fault: no GPU here fits 1: this host has no GPU that gvm manages");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_cannot_be_used_is_told_by_its_check() {
+    let world = World::new();
+    let life = world.live().await;
+    let root = life.store.ensure_user(0, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
+    let permit = policy::allow(&Principal::User(root), Action::ProfileCheck).unwrap();
+    let folder = world.config.manager.config_dir.join("profiles");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("course.toml"), "inherits = 'tiny'\nmemroy = '1G'\n").unwrap();
+    std::fs::write(folder.join("debian.toml"), "cpus = 'two'\n").unwrap();
+    for (name, words) in [("course", "memroy"), ("debian", "cpus = 'two'")] {
+        let verdict = life.manager.check_profile(&permit, name.parse().unwrap(), None).await.unwrap();
+        assert!(!verdict.is_ok(), "{name}");
+        assert!(verdict.findings[0].starts_with("fault: ") && verdict.findings[0].contains(words), "{verdict:?}");
+    }
+    std::fs::write(folder.join("huge.toml"), "inherits = 'tiny'\ncpus = 500\n").unwrap();
+    let verdict = life.manager.check_profile(&permit, "huge".parse().unwrap(), None).await.unwrap();
+    assert!(verdict.is_ok(), "it may be meant for another host: {verdict:?}");
+    let told = "note: `gvm create` would refuse it: 500 CPUs are more than this host has";
+    assert!(verdict.findings.iter().any(|line| line.starts_with(told)), "{:?}", verdict.findings);
+}

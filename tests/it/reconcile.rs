@@ -1,5 +1,7 @@
 //! The manager's promises, shown with a real database and real files over a hypervisor in memory.
 
+use std::time::Duration;
+
 use gvm::auth::policy::Action;
 use gvm::hypervisor::ErrorKind;
 use gvm::hypervisor::fake::{Guest, Op};
@@ -314,4 +316,22 @@ async fn a_clone_has_the_disk_of_its_source_and_nothing_else_of_it() {
     assert_ne!(a.placement.address, b.placement.address);
     let (a, b) = (life.store.secrets(vm).await.unwrap().unwrap(), life.store.secrets(copy).await.unwrap().unwrap());
     assert_ne!(a.host_key_public, b.host_key_public);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn viewers_who_open_a_console_at_once_share_one_line() {
+    let world = World::new();
+    let life = world.live().await;
+    let vm = life.create("dev").await.unwrap();
+    life.settle(vm).await;
+    let permit = life.manager.permit_vm(&life.member, Action::VmConsole, "dev", false).await.unwrap();
+    let open = |can_type| life.manager.console(&permit, can_type);
+    let (writer, one, two, three) = tokio::join!(open(true), open(false), open(false), open(false));
+    let typing = writer.unwrap().input.unwrap();
+    typing.input.send(b"hello".to_vec()).await.unwrap();
+    for viewer in [one, two, three] {
+        let mut viewer = viewer.unwrap();
+        let heard = tokio::time::timeout(Duration::from_secs(60), viewer.output.recv()).await.unwrap();
+        assert_eq!(&*heard.expect("its line goes on"), b"hello");
+    }
 }

@@ -210,6 +210,8 @@ fn a_template_that_drops_or_adds_devices_is_refused() {
     assert!(verdict(&without_disks).unwrap_err().contains("it has 0 <disk> and should have 2"));
     let other_name = built_in.replace("<name>{{ name }}", "<name>x{{ name }}");
     assert!(verdict(&other_name).unwrap_err().contains("another name"));
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}";
+    assert!(verdict(endless).unwrap_err().contains("engine ran out of fuel"));
     let raw_title = built_in.replace("{{ title }}", "{{ title|safe }}");
     std::fs::write(folder.path().join("domain.xml.j2"), raw_title).unwrap();
     let spec = DomainSpec { title: "</title><description>x</description><title>".to_owned(), ..usual() };

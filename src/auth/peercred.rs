@@ -42,6 +42,7 @@ pub struct Peers {
     admins: Vec<String>,
     operators: Vec<String>,
     gateway_user: String,
+    socket_group: Option<String>,
 }
 
 impl Peers {
@@ -52,7 +53,19 @@ impl Peers {
             admins: people.admins.clone(),
             operators: people.operators.clone(),
             gateway_user: config.gateway.user.clone(),
+            socket_group: config.manager.socket_group.clone(),
         }
+    }
+
+    /// True where this person may still use the socket: who has left the group comes in by no other door either.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn is_member(&self, name: &UserName) -> Result<bool, PeerError> {
+        let Some(group) = self.socket_group.clone() else { return Ok(true) };
+        let name = name.to_string();
+        let looked_up = tokio::task::spawn_blocking(move || is_in_group(&name, &group)).await;
+        looked_up.map_err(|_| PeerError::Passwd(std::io::ErrorKind::Interrupted.into()))?
     }
 
     /// The account of a uid.
@@ -87,9 +100,31 @@ impl Peers {
     }
 }
 
+/// By the host's user database; root needs no group.
+fn is_in_group(login: &str, group: &str) -> Result<bool, PeerError> {
+    let failed = |errno: nix::errno::Errno| PeerError::Passwd(errno.into());
+    let Some(user) = nix::unistd::User::from_name(login).map_err(failed)? else { return Ok(false) };
+    if user.uid.is_root() {
+        return Ok(true);
+    }
+    let Some(group) = nix::unistd::Group::from_name(group).map_err(failed)? else { return Ok(false) };
+    let Ok(login) = std::ffi::CString::new(login) else { return Ok(false) };
+    let groups = nix::unistd::getgrouplist(&login, user.gid).map_err(failed)?;
+    Ok(groups.contains(&group.gid))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_in_a_group_is_the_hosts_word() {
+        assert!(is_in_group("root", "no-such-group").unwrap(), "root needs none");
+        assert!(is_in_group("daemon", "daemon").unwrap(), "by its first group");
+        assert!(!is_in_group("daemon", "root").unwrap());
+        assert!(!is_in_group("daemon", "no-such-group").unwrap());
+        assert!(!is_in_group("no-such-login", "daemon").unwrap());
+    }
 
     #[test]
     fn the_configuration_says_who_is_what() {

@@ -23,10 +23,11 @@ use sqlx::sqlite::{
 };
 use sqlx::{Row, Sqlite, Transaction};
 
-/// How long a statement waits for another process's lock.
-const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a statement waits for another process's lock. Twice this and the next, for the request and for the record
+/// of its refusal, are less than the patience of who asks.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a caller waits for a connection; longer than a lock may be held by a stranger.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(15);
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(8);
 /// Readers at once.
 const READERS: u32 = 4;
 

@@ -8,7 +8,9 @@ use super::{Body, Caller, Shared, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, Target};
 use crate::auth::policy::Action;
+use crate::manager::ManagerError;
 use crate::manager::access::{GatewayFacts, TargetQuestion};
+use crate::model::principal::{Principal, User};
 
 /// The port of a guest's SSH server.
 const SSH_PORT: u16 = 22;
@@ -31,7 +33,17 @@ pub async fn identify(
 ) -> Result<Json<Identified>, ApiError> {
     let permit = caller.permit(Action::GatewayAsk)?;
     let user = shared.manager.identify(&permit, &convert::parse(&body.public_key)?).await?;
+    if !is_member(&shared, &user).await? {
+        // Nothing is proven yet: who asks learns no more than with a key that is nobody's.
+        return Err(ManagerError::not_found("this key leads to nobody").into());
+    }
     Ok(Json(Identified { user: user.name.to_string() }))
+}
+
+/// True where the host still lets this person use gvm.
+async fn is_member(shared: &Shared, user: &User) -> Result<bool, ApiError> {
+    let answer = shared.peers.is_member(&user.name).await;
+    Ok(answer.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?)
 }
 
 /// May this key reach that machine, and where is it?
@@ -50,6 +62,13 @@ pub async fn target(
         needs_login_key: body.mode == GatewayMode::Terminate,
         peer: body.peer,
     };
+    let user = shared.manager.identify(&permit, &question.public_key).await?;
+    if !is_member(&shared, &user).await? {
+        let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
+            .hint("ask your administrator");
+        shared.manager.record_refusal(&Principal::User(user), "vm.ssh", &question.vm, &denied).await;
+        return Err(denied.into());
+    }
     let target = shared.manager.target(&permit, &question).await?;
     Ok(Json(Target {
         vm_id: target.vm.id.to_string(),

@@ -29,6 +29,7 @@ fn a_member_makes_a_machine_logs_in_and_changes_it() {
     clients(&alice);
     console(&alice);
     changes(&alice);
+    who_leaves_the_group_comes_in_no_more(&alice);
     let vm = alice.site.show("dev.alice");
     alice.gvm(&["delete", "--now", "--yes", "dev"]).ok();
     assert_no_trace(&alice.site, &vm);
@@ -118,6 +119,18 @@ fn changes(alice: &Member) {
     alice.gvm(&["tag", "add", "dev", "thesis"]).ok();
     alice.gvm(&["tag", "rm", "dev", "course"]).ok();
     assert_eq!(alice.gvm(&["tag", "list", "dev"]).text(), "thesis");
+}
+
+/// Neither by the socket nor by the gateway, and back in once they are in it again.
+fn who_leaves_the_group_comes_in_no_more(alice: &Member) {
+    let host = &alice.site.host;
+    let way_in = "ssh -o BatchMode=yes -p 2222 dev@localhost true";
+    host.sh("gpasswd -d alice gvm").ok();
+    let told = alice.sh(way_in);
+    assert!(told.code == 255 && told.stderr.contains("Permission denied"), "{told:?}");
+    alice.gvm(&["list"]).fails(3);
+    host.sh("usermod -aG gvm alice").ok();
+    alice.sh(way_in).ok();
 }
 
 /// The CPU quota of the machine's QEMU in percent of a core, from the kernel itself.

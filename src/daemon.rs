@@ -107,10 +107,28 @@ fn take_lock(state_dir: &Path) -> Result<Flock<File>> {
     })
 }
 
+/// A database that knows nothing beside machines that it should know is not a first start: its file was lost. Going on
+/// would orphan them.
+fn must_be_empty(state_dir: &Path) -> Result<()> {
+    for folder in ["vms", "images"].map(|name| state_dir.join(name)) {
+        let first = std::fs::read_dir(&folder).ok().and_then(|mut entries| entries.next());
+        if first.is_some_and(|entry| entry.is_ok()) {
+            return Err(anyhow!(
+                "the database {} is new or empty, but there are files in {}; restore the database from a backup, or move \
+                 vms and images away to begin anew",
+                state_dir.join("gvm.db").display(),
+                folder.display()
+            ));
+        }
+    }
+    Ok(())
+}
+
 async fn this_host(config: &Config, store: &Store, root: &HostRoot) -> Result<ThisHost> {
     let id = match store.meta::<HostId>("host").await? {
         Some(id) => id,
         None => {
+            must_be_empty(&config.manager.state_dir)?;
             let id = HostId::generate();
             store.set_meta("host", &id).await?;
             id

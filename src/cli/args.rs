@@ -31,8 +31,10 @@ pub fn tell(error: &clap::Error, args: &[OsString]) -> u8 {
         }
         _ if wants_json(args) => {
             let text = error.render().to_string();
-            let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-            let failure = CliError::invalid(first).hint("see `gvm --help`");
+            // What is missing stands on lines of its own.
+            let told = text.lines().take_while(|line| !line.is_empty() && !line.starts_with("Usage"));
+            let told = told.map(str::trim).collect::<Vec<_>>().join(" ");
+            let failure = CliError::invalid(told.trim_start_matches("error: ")).hint("see `gvm --help`");
             Output::new(Format::Json, Color::Never, Talk::Usual).error(&failure);
             2
         }

@@ -14,7 +14,7 @@ use super::{files, key, ssh, table};
 use crate::api::types::{Accepted, CreateVm, VmView};
 
 /// Largest cloud-init document that is sent.
-const USER_DATA_MAX: u64 = 256 << 10;
+const USER_DATA_MAX: u64 = 64 << 10;
 
 /// Options of `gvm create`.
 #[derive(Debug, Args)]

@@ -30,6 +30,8 @@ const PATIENCE: Duration = Duration::from_secs(10 * 60);
 const PATIENCE_EMULATED: Duration = Duration::from_secs(30 * 60);
 /// How long a machine may stand failed, tried again by the manager, before the waiting ends.
 const FAILED_PATIENCE: Duration = Duration::from_secs(30);
+/// How long the state may stay unknown before that is told.
+const UNKNOWN_PATIENCE: Duration = Duration::from_secs(10);
 /// How often the state is looked at, beside after every event.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
@@ -83,6 +85,8 @@ async fn watch(
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let mut seen = Seen::default();
     let mut failed_since: Option<Instant> = None;
+    let mut unknown_since: Option<Instant> = None;
+    let mut is_unknown_told = false;
     loop {
         tokio::select! {
             item = events.next(), if is_streaming => match item {
@@ -120,6 +124,15 @@ async fn watch(
                 }
             }
             Verdict::NotYet => failed_since = None,
+        }
+        if accepted.vm.state == "unknown" {
+            let since = *unknown_since.get_or_insert_with(Instant::now);
+            if !is_unknown_told && since.elapsed() >= UNKNOWN_PATIENCE {
+                progress.stage("waiting", &accepted.vm.detail);
+                is_unknown_told = true;
+            }
+        } else {
+            (unknown_since, is_unknown_told) = (None, false);
         }
         let usual = if accepted.vm.accelerator == "emulation" { PATIENCE_EMULATED } else { PATIENCE };
         let patience = args.timeout.map_or(usual, Seconds::duration);

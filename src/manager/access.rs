@@ -199,9 +199,11 @@ impl Manager {
         };
         let details = self.details(&asked).await?;
         let vm = details.vm;
-        self.explain_unless_up(&vm, &details.state)?;
-        let secrets = self.store.secrets(vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
+        // As who asks has to write it.
+        let is_own = principal.user().is_some_and(|user| user.id == vm.owner);
         let label = format!("{}.{}", vm.name, details.owner);
+        self.explain_unless_up(&vm, if is_own { vm.name.as_str() } else { &label }, &details.state)?;
+        let secrets = self.store.secrets(vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         let mut row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
         row.actor = policy::actor(&principal);
         (row.outcome, row.finished_at, row.detail) =
@@ -217,8 +219,7 @@ impl Manager {
     }
 
     /// A machine that is not up is explained, with what to do.
-    fn explain_unless_up(&self, vm: &Vm, state: &VmState) -> Result<()> {
-        let name = &vm.name;
+    fn explain_unless_up(&self, vm: &Vm, name: &str, state: &VmState) -> Result<()> {
         let say = |text: String| ManagerError::conflict(text);
         match state {
             VmState::Running | VmState::Degraded { .. } if self.is_reachable(vm) => Ok(()),

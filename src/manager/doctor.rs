@@ -12,6 +12,7 @@ use crate::host::facts::{self, FactsQuery};
 use crate::image::catalogue::kernel_files;
 use crate::model::host::{HypervisorVersions, Version};
 use crate::model::id::VmId;
+use crate::model::image::Image;
 use crate::model::vm::domain_name;
 pub use crate::plan::doctor::Finding;
 use crate::plan::doctor::{Patient, examine};
@@ -35,6 +36,10 @@ impl Manager {
         let root = HostRoot::default();
         let (host, versions, images, strays) =
             tokio::join!(facts::read(&root, &query), self.versions(), self.store.images(), self.strays());
+        let images = images.unwrap_or_default();
+        let is_lost = |image: &Image| !self.layout.image_dir(image.id).is_dir();
+        let lost = images.iter().filter(|row| is_lost(&row.image)).map(|row| row.image.name.to_string());
+        let lost_images: Vec<String> = lost.collect();
         let network = self.network();
         let patient = Patient {
             host: &host,
@@ -43,7 +48,8 @@ impl Manager {
             network: &network,
             socket_group: group.as_deref(),
             gateway_user: &self.config.gateway.user,
-            images: images.map_or(0, |images| images.len()),
+            images: images.len(),
+            lost_images: &lost_images,
             strays: &strays,
         };
         examine(&patient)

@@ -171,6 +171,14 @@ async fn ensure_disk(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     let on_image = |error: ImageError| Failure::image(step, &error);
     let files = manager.layout.vm(vm.id);
     let image = image_of(manager, vm).await.map_err(|e| Failure::manager(step, &e))?;
+    if vm.first_boot != FirstBoot::Waiting && !files.root().exists() {
+        // It ran on a disk once. An empty one in its place would look like lost data without a reason.
+        let path = files.root().display().to_string();
+        return Err(Failure::new(
+            step,
+            format!("its disk {path} is missing; put it back from a backup, or delete the VM"),
+        ));
+    }
     let tools = disk::DiskTools::default();
     if let Some(source) = vm.spec.clone_of
         && !files.root().exists()

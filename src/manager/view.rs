@@ -43,15 +43,14 @@ pub struct ListRequest {
     pub limit: u32,
 }
 
-/// How long a person who only looks waits for the hypervisor: within a breath, rather without the states.
-const LOOK: Duration = Duration::from_secs(2);
-/// How long a change waits for it, which may depend on the state.
-const LOOK_BEFORE_CHANGE: Duration = Duration::from_secs(5);
+/// How long one waits for the hypervisor, which is deaf to questions about a machine while it starts it; then rather
+/// without the states.
+const LOOK: Duration = Duration::from_secs(5);
 
 impl Manager {
     /// The state of a machine that a change depends on.
     pub(super) async fn observe_for_change(&self, id: VmId) -> Observed {
-        self.observe_within(id, LOOK_BEFORE_CHANGE).await
+        self.observe_within(id, LOOK).await
     }
 
     async fn observe_within(&self, id: VmId, span: Duration) -> Observed {

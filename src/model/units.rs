@@ -49,10 +49,16 @@ pub enum UnitError {
         "{0:?} is not a size; write a whole number with a unit, such as 512M, 8G or 1T (binary units; a bare number is MiB)"
     )]
     Size(String),
+    /// A span that no calendar holds.
+    #[error("{0:?} is too long; at most {max} days are taken", max = MAX_DAYS)]
+    LongSpan(String),
     /// Not a span of time.
     #[error("{0:?} is not a duration; write for example 90s, 30m, 8h or 7d")]
     Span(String),
 }
+
+/// The longest span that is taken: ten years.
+const MAX_DAYS: u64 = 3650;
 
 fn split_number(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -101,7 +107,11 @@ impl FromStr for Seconds {
             "d" => 86_400,
             _ => return Err(wrong()),
         };
-        number.checked_mul(factor).map(Seconds).ok_or_else(wrong)
+        let seconds = number.checked_mul(factor).ok_or_else(wrong)?;
+        match seconds <= MAX_DAYS * 86_400 {
+            true => Ok(Self(seconds)),
+            false => Err(UnitError::LongSpan(text.to_owned())),
+        }
     }
 }
 

@@ -73,6 +73,8 @@ pub struct Patient<'a> {
     pub gateway_user: &'a str,
     /// Images in the catalogue.
     pub images: usize,
+    /// Those of them whose files are not there.
+    pub lost_images: &'a [String],
     /// Domains that look like ours and belong to no machine.
     pub strays: &'a [String],
 }
@@ -84,7 +86,7 @@ pub fn examine(patient: &Patient<'_>) -> Vec<Finding> {
     findings.extend(programs(host));
     findings.extend([firmware(host), sfq(host), space(host), memory(host), resolver(host), overlap(patient)]);
     findings.extend(patient.socket_group.map(|group| account_group(host, group)));
-    findings.extend([gateway_user(host, patient.gateway_user), images(patient.images), strays(patient.strays)]);
+    findings.extend([gateway_user(host, patient.gateway_user), images(patient), strays(patient.strays)]);
     findings
 }
 
@@ -115,8 +117,19 @@ fn kvm(accelerator: &Accelerator) -> Finding {
             "kvm",
             Level::Warning,
             format!("machines run in software emulation, many times slower: {why}"),
-            "modprobe kvm_intel || modprobe kvm_amd; systemctl restart gvm",
+            kvm_fix(why),
         ),
+    }
+}
+
+/// By the words of the reason: there are too many reasons of the kernel's and of QEMU's for a kind each.
+fn kvm_fix(why: &str) -> &'static str {
+    if why.contains("manager.accelerator") {
+        "sed -i '/^accelerator/d' /etc/gvm/gvm.toml; systemctl restart gvm"
+    } else if why.contains("not proven") {
+        "gvm image import $(vm-images/build.sh tiny)"
+    } else {
+        "modprobe kvm_intel || modprobe kvm_amd; systemctl restart gvm"
     }
 }
 
@@ -294,8 +307,16 @@ fn gateway_user(host: &HostFacts, user: &str) -> Finding {
     }
 }
 
-fn images(count: usize) -> Finding {
-    match count {
+fn images(patient: &Patient<'_>) -> Finding {
+    if let Some(first) = patient.lost_images.first() {
+        return bad(
+            "images",
+            Level::Fault,
+            format!("the files of these images are gone: {}", patient.lost_images.join(", ")),
+            format!("gvm image rm {first}; import it anew, or put its folder back from a backup"),
+        );
+    }
+    match patient.images {
         0 => bad("images", Level::Note, "there is no image yet", "gvm image import $(vm-images/build.sh tiny)"),
         1 => ok("images", "1 image in the catalogue"),
         count => ok("images", format!("{count} images in the catalogue")),

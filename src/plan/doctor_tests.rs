@@ -30,14 +30,21 @@ struct Case {
     accelerator: Accelerator,
     hypervisor: Result<HypervisorVersions, String>,
     images: usize,
+    lost_images: Vec<String>,
     strays: Vec<String>,
 }
 
 fn examined(change: impl FnOnce(&mut Case)) -> Vec<Finding> {
     let versions =
         HypervisorVersions { uri: "qemu:///system".to_owned(), libvirt: Version(11, 3, 0), qemu: Version(10, 0, 2) };
-    let mut case =
-        Case { host: sound(), accelerator: Accelerator::Kvm, hypervisor: Ok(versions), images: 2, strays: Vec::new() };
+    let mut case = Case {
+        host: sound(),
+        accelerator: Accelerator::Kvm,
+        hypervisor: Ok(versions),
+        images: 2,
+        lost_images: Vec::new(),
+        strays: Vec::new(),
+    };
     change(&mut case);
     let subnet = "10.77.0.0/20".parse().unwrap();
     let network = NetworkSpec { name: "gvm".to_owned(), bridge: "gvmbr0".to_owned(), subnet };
@@ -49,6 +56,7 @@ fn examined(change: impl FnOnce(&mut Case)) -> Vec<Finding> {
         socket_group: Some("gvm"),
         gateway_user: "gvm-gateway",
         images: case.images,
+        lost_images: &case.lost_images,
         strays: &case.strays,
     })
 }
@@ -105,6 +113,9 @@ fn every_fault_has_its_command() {
     add("overlap", unwell(|c| c.host.routes.push(vpn)));
     add("no accounts", unwell(|c| (c.host.groups, c.host.users) = Default::default()));
     add("no image", unwell(|c| c.images = 0));
+    add("a lost image", unwell(|c| c.lost_images = vec!["debian".to_owned()]));
+    let unproven = "KVM is there but not proven yet".to_owned();
+    add("kvm not proven", unwell(|c| c.accelerator = Accelerator::Emulation { why: unproven }));
     add("strays", unwell(|c| c.strays = vec!["gvm-1".to_owned(), "gvm-2".to_owned()]));
     insta::assert_snapshot!(all);
 }

@@ -208,6 +208,8 @@ fn plan_running(vm: &Vm, facts: &Facts<'_>) -> Decision {
         Observed::Defined(domain) if domain.is_off_by_guest && vm.started_boot.as_deref() == Some(facts.boot_id) => {
             Decision::Act(Step::AcceptOff)
         }
+        // It ended by itself: the next start is another one, with a boot of its own to be watched.
+        _ if vm.started_at.is_some() => Decision::Act(Step::RecordOff),
         _ => plan_defined(vm, facts).unwrap_or(Decision::Act(Step::Start)),
     }
 }

@@ -156,9 +156,9 @@ fn a_guest_that_shuts_itself_down_stays_down() {
     let off = edit(domain(Power::Off), |d| d.is_off_by_guest = true);
     assert_eq!(check(&started(Desired::Running), &off), "accept-off");
     let rebooted = Vm { started_boot: Some("boot-0".to_owned()), ..started(Desired::Running) };
-    assert_eq!(check(&rebooted, &off), "start", "the host was rebooted meanwhile");
-    assert_eq!(check(&started(Desired::Running), &domain(Power::Off)), "start", "destroyed behind our back");
-    assert_eq!(check(&started(Desired::Running), &Observed::Missing), "define", "undefined behind our back");
+    assert_eq!(check(&rebooted, &off), "record-off", "the host was rebooted meanwhile");
+    assert_eq!(check(&started(Desired::Running), &domain(Power::Off)), "record-off", "destroyed behind our back");
+    assert_eq!(check(&started(Desired::Running), &Observed::Missing), "record-off", "undefined behind our back");
 }
 
 #[test]

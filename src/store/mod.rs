@@ -111,6 +111,12 @@ impl Store {
             migrate::MigrateFault::Sql(source) => failed(source),
             migrate::MigrateFault::Migrate(e) => failed(sqlx::Error::Migrate(Box::new(e))),
         })?;
+        // Damage in the middle is met only when its rows are; better told now than when a machine depends on it.
+        let sound: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&writer).await.map_err(failed)?;
+        if sound != "ok" {
+            let why = format!("it is damaged ({sound}); move it away and restore it from a backup");
+            return Err(StoreError::Open { path: path.to_owned(), why, source: sqlx::Error::RowNotFound });
+        }
         // A file that cannot be written is opened all the same; better told now than at the first request.
         sqlx::query("UPDATE meta SET body = body WHERE 0").execute(&writer).await.map_err(failed)?;
         let readers = pool(READERS).connect_with(options.read_only(true)).await.map_err(failed)?;

@@ -33,6 +33,19 @@ fn a_database_that_cannot_be_written_or_read_is_told_at_the_start() {
     let told = site.serve_fails();
     assert!(told.contains("damaged or not a database"), "{told}");
     assert_eq!(std::fs::read(&path).unwrap(), b"notes of mine, no database at all", "it was not touched");
+    // In the middle, where opening it does not look.
+    std::fs::write(&path, &good).unwrap();
+    let open = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    open.write_all_at(&[0x5a; 4096], 4096 * 6).unwrap();
+    let told = site.serve_fails();
+    assert!(told.contains("damaged") && told.contains("backup"), "{told}");
+
+    // One that is lost is not made anew beside the machines that it should know.
+    std::fs::create_dir_all(site.state().join("vms/one")).unwrap();
+    std::fs::rename(&path, site.state().join("away")).unwrap();
+    let told = site.serve_fails();
+    assert!(told.contains("is new or empty, but there are files in /var/lib/gvm/vms"), "{told}");
+    std::fs::remove_dir(site.state().join("vms/one")).unwrap();
     std::fs::write(&path, good).unwrap();
     site.serve().stop();
 }

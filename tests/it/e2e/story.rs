@@ -191,6 +191,9 @@ fn a_machine_is_copied_deleted_brought_back_and_ends_by_itself() {
     assert!(dev.address != copy.address && dev.mac != copy.mac);
 
     deleted_and_back(&alice, &dev);
+    survives_its_qemu(&alice, &dev);
+    alice.gvm(&["stop", "dev"]).ok();
+    a_lost_disk_is_told(&alice, &dev);
     ends_by_itself(&alice, &dev);
     for vm in [dev, copy] {
         alice.gvm(&["delete", "--now", "--yes", &vm.id]).ok();
@@ -211,6 +214,28 @@ fn deleted_and_back(alice: &Member, dev: &VmView) {
     alice.gvm(&["start", "dev"]).ok();
     assert_eq!(alice.inside("root@dev", "head -n 1 /dev/vda"), "marker");
     assert_eq!(alice.site.show("dev.alice").id, dev.id);
+}
+
+/// QEMU dies, as by the OOM killer: it comes back, and one can log in again.
+fn survives_its_qemu(alice: &Member, dev: &VmView) {
+    let before = starts(&alice.site.host, dev);
+    alice.site.host.sh(&format!("pkill -9 -f '[g]uest=gvm-{}'", dev.id)).ok();
+    until("it is started again", BOOT, || starts(&alice.site.host, dev) == before + 1);
+    until("its SSH server answers again", BOOT, || alice.site.show(&dev.id).is_reachable);
+    alice.gvm(&["start", "dev"]).ok();
+    assert_eq!(alice.inside("dev", "echo back"), "back");
+}
+
+/// No empty disk is put in place of a lost one.
+fn a_lost_disk_is_told(alice: &Member, dev: &VmView) {
+    let disk = alice.site.state().join(format!("vms/{}/root.qcow2", dev.id));
+    let kept = disk.with_extension("kept");
+    std::fs::rename(&disk, &kept).unwrap();
+    let told = alice.gvm(&["start", "dev"]).fails(1);
+    assert!(told.contains("root.qcow2 is missing"), "{told}");
+    assert!(!disk.exists());
+    std::fs::rename(&kept, &disk).unwrap();
+    alice.gvm(&["start", "dev"]).ok();
 }
 
 fn ends_by_itself(alice: &Member, dev: &VmView) {

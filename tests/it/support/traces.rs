@@ -104,5 +104,6 @@ fn processes(text: &str) -> Vec<String> {
     let all = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
     let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
-    lines.filter(|line| line.contains(text)).collect()
+    // dnsmasq's hook of libvirt, run for a moment whenever an address changes hands.
+    lines.filter(|line| line.contains(text) && !line.contains("libvirt_leaseshelper")).collect()
 }

@@ -40,7 +40,8 @@ ansible       1200 scripts/test-ansible.sh
 export GVM_FEATURES=hold
 target=${CARGO_TARGET_DIR:-$root/target}
 logs=$target/test-logs
-threads=${GVM_E2E_THREADS:-2}
+# They wait more than they work: one more than there are cores.
+threads=${GVM_E2E_THREADS:-3}
 
 usage() {
   sed -n '2,/^# shellcheck/{/^# shell/d; /^#/s/^# \{0,1\}//p}' "$self" >&2

@@ -174,9 +174,10 @@ async fn what_happens_behind_our_back_is_mended_or_accepted() {
     let vm = life.create("dev").await.unwrap();
     life.settle(vm).await;
     world.fake.destroy_behind(vm);
-    assert_eq!(life.settle(vm).await, ["start"], "destroyed: it is started again");
+    assert_eq!(life.settle(vm).await, ["record-off", "start", "record-started"], "destroyed: it is started again");
     world.fake.undefine_behind(vm);
-    assert_eq!(life.settle(vm).await, ["define", "start"], "undefined: it is defined and started again");
+    let steps = ["record-off", "define", "start", "record-started"];
+    assert_eq!(life.settle(vm).await, steps, "undefined: it is defined and started again");
     world.fake.crash(vm);
     life.settle(vm).await;
     assert_eq!(life.state(vm).await, Some(VmState::Running), "crashed: it is started again");

@@ -8,6 +8,7 @@ use sha2::{Digest, Sha256};
 use tokio::process::Command;
 
 use super::sessions::master;
+use crate::support::skip::is_long;
 use crate::support::ssh::{Wanted, World, run};
 
 /// Bytes that do not repeat in any short way.
@@ -22,10 +23,6 @@ fn noise(len: usize) -> Vec<u8> {
     }
     bytes.truncate(len);
     bytes
-}
-
-fn is_long() -> bool {
-    std::env::var_os("GVM_LONG").is_some()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use super::guest::{Line, PATIENCE, cgroup, image, pid_of, tool};
 use super::samples::{block_on, domain, firmware_only, libvirt, wait_for};
 use crate::support::own_process::in_private_host;
+use crate::support::skip::{is_long, say};
 
 const URI: &str = "qemu:///system";
 
@@ -347,12 +348,14 @@ fn a_host_without_resolver_still_gives_addresses() {
     }));
 }
 
-/// A whole Debian: minutes under emulation, so only where `GVM_E2E` names `debian` as well.
+/// A whole Debian, minutes under emulation: one of the long variants.
 #[test]
 fn a_guest_agent_runs_programs_and_hears_the_request_to_stop() {
-    if !std::env::var("GVM_E2E").is_ok_and(|suites| suites.contains("debian")) {
-        eprintln!("skipped: boots a whole Debian; run it with GVM_E2E=libvirt,debian");
-        return;
+    if !is_long() {
+        return say(
+            "hypervisor::life::a_guest_agent_runs_programs",
+            "boots a Debian more; a long variant (GVM_LONG=1)",
+        );
     }
     in_private_host!(|| block_on(async {
         let Some(image) = image("debian") else { return };

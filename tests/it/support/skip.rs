@@ -16,6 +16,11 @@ macro_rules! need_libvirt {
 
 pub(crate) use need_libvirt;
 
+/// True where the long variants are wanted (`scripts/test.sh --all`).
+pub fn is_long() -> bool {
+    std::env::var_os("GVM_LONG").is_some()
+}
+
 /// `it::suite::test::here` -> `suite::test`, as the test runner names it.
 pub fn test_of(here: &str) -> &str {
     here.trim_start_matches("it::").trim_end_matches("::here")

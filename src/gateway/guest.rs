@@ -25,9 +25,9 @@ use crate::api::types::{GatewayMode, ResolveTarget, Target};
 /// How long a guest may take to accept a TCP connection.
 pub(super) const DIAL_DEADLINE: Duration = Duration::from_secs(10);
 /// How long key exchange and login may take; an emulated guest under load needs several seconds.
-const LOGIN_DEADLINE: Duration = Duration::from_secs(30);
+const LOGIN_DEADLINE: Duration = Duration::from_secs(60);
 /// How long either side may take to answer the opening of a channel.
-const OPEN_DEADLINE: Duration = Duration::from_secs(15);
+const OPEN_DEADLINE: Duration = Duration::from_secs(60);
 /// Channels that waited for a login that failed share its failure instead of trying one after another.
 const FAILURE_SHARED: Duration = Duration::from_secs(1);
 

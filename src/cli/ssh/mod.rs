@@ -85,7 +85,8 @@ pub async fn ssh(cx: &Context, args: SshArgs) -> CliResult {
     let name = host.names.first().cloned().unwrap_or_default();
     let user = host.user.clone();
     let config = prepare(cx, &[host], route(args.direct)).await?;
-    let mut command = vec![OsString::from("-F"), config.into(), "-l".into(), user.into(), name.into()];
+    let mut command = with_config(config, route(args.direct))?;
+    command.extend(["-l".into(), user.into(), name.into()]);
     command.extend(args.args);
     become_program("ssh", &command)
 }
@@ -117,9 +118,21 @@ pub async fn scp(cx: &Context, args: ScpArgs) -> CliResult {
         return Err(CliError::invalid("no machine is named").hint("name it as VM:PATH, as in `gvm scp data.csv dev:`"));
     }
     let config = prepare(cx, &hosts, route(args.direct)).await?;
-    let mut all = vec![OsString::from("-F"), config.into()];
+    let mut all = with_config(config, route(args.direct))?;
     all.extend(command);
     become_program("scp", &all)
+}
+
+/// The option for the configuration. OpenSSH hands it on to the jump through a shell, without quotes.
+fn with_config(config: PathBuf, route: Route) -> CliResult<Vec<OsString>> {
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+,@:=".contains(c);
+    if route == Route::Gateway && !config.to_string_lossy().chars().all(is_plain) {
+        let text = format!("OpenSSH cannot jump with a configuration at {}", config.display());
+        return Err(
+            CliError::invalid(text).hint("use `gvm ssh-config --write` and `ssh NAME.gvm`, or a HOME without spaces")
+        );
+    }
+    Ok(vec!["-F".into(), config.into()])
 }
 
 fn route(direct: bool) -> Route {
@@ -163,7 +176,9 @@ async fn host(cx: &Context, target: Target) -> CliResult<Host> {
     let vm = cx.vm(&target.vm).await?;
     refuse_unless_up(&vm)?;
     let info: SshInfo = cx.client.get(&format!("{}/ssh", VmRef::by_id(&vm.id).path())).await?;
-    if !vm.is_reachable {
+    if vm.state == "unknown" {
+        cx.out.note(&format!("what {} does is not known: {}", vm.name, vm.detail));
+    } else if !vm.is_reachable {
         cx.out.note(&format!(
             "{} runs, but its SSH server has not answered yet; its first boot: {}",
             vm.name, vm.first_boot

@@ -129,7 +129,7 @@ fn images_that_are_not_what_they_should_be_are_refused() {
     check("text.qcow2", &named, 2, "");
     check("other.vmdk", &named, 2, "");
     check("missing.qcow2", &named, 4, "no such file");
-    check("folder", &[], 4, "image.toml: no such file");
+    check("folder", &[], 2, "there is no image.toml in this folder");
     check("base.qcow2", &[], 2, "name");
     check("base.qcow2", &["--name", "x", "--sha256", &"0".repeat(64)], 2, "SHA-256");
     assert!(site.gvm_json::<ImageList>(&["image", "list"]).images.is_empty());

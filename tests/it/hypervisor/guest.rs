@@ -56,7 +56,7 @@ impl Line {
     /// True where the line was closed from the other side.
     pub async fn ends(mut self) -> bool {
         let mut chunk = [0; 4096];
-        let end = Instant::now() + Duration::from_secs(10);
+        let end = Instant::now() + PATIENCE;
         loop {
             match tokio::time::timeout_at(end, self.stream.read(&mut chunk)).await {
                 Ok(Ok(0) | Err(_)) => return true,

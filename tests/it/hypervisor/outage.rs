@@ -121,6 +121,8 @@ fn a_frozen_daemon_blocks_nobody_past_the_deadline() {
         assert!(threads < 60, "{threads} threads");
         kill(libvirtd(), Signal::SIGCONT).unwrap();
         wait_until_it_answers(&*hypervisor).await;
+        // What comes now has the usual deadlines.
+        let hypervisor = libvirt(URI);
         assert_eq!(domain(&*hypervisor, spec.id).await.power, Power::Off);
         hypervisor.start(spec.id).await.unwrap();
         hypervisor.force_off(spec.id).await.unwrap();
@@ -194,11 +196,14 @@ fn looking_often_leaks_nothing() {
             }
         };
         look().await;
-        let before = resident();
-        look().await;
-        look().await;
-        let more = resident().saturating_sub(before);
-        // One leaked record of the bulk call has 359 bytes: 2000 of them would be 700 KiB.
-        assert!(more < 600, "{more} KiB more after 2000 rounds");
+        let mut growth = Vec::new();
+        for _ in 0..4 {
+            let before = resident();
+            look().await;
+            growth.push(resident().saturating_sub(before));
+        }
+        // One leaked record of the bulk call has 359 bytes: 1000 of them are 350 KiB each time. What the allocator
+        // takes for itself it takes once.
+        assert!(growth.iter().min().unwrap() < &300, "{growth:?} KiB more after each 1000 rounds");
     }));
 }

@@ -136,7 +136,7 @@ impl Manager {
                 serde_json::from_value::<Fixture>(value).map_err(wrong)?.gpus
             }
         };
-        let partitions = match place::pick(&profile.gpus, &cards, &HashSet::new()) {
+        let partitions = match place::pick(&profile.gpus, &cards, &place::Held::new()) {
             Ok(partitions) => partitions,
             Err(why) => {
                 verdict.say("fault", why);

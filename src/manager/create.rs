@@ -166,7 +166,7 @@ impl Manager {
             host: self.host().id,
             mac: address::pick_mac(wish.id, &taken.1),
             address,
-            gpus: place::pick(&spec.gpus, &[], &std::collections::HashSet::new())?,
+            gpus: place::pick(&spec.gpus, &[], &place::Held::new())?,
         };
         let name = match wish.name {
             Some(name) => name,

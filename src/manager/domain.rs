@@ -9,6 +9,7 @@ use crate::model::host::Accelerator;
 use crate::model::image::{Boot, DiskFormat, Image};
 use crate::model::units::Mib;
 use crate::model::vm::Vm;
+use crate::plan::place;
 
 use super::error::{ManagerError, Result};
 
@@ -63,10 +64,7 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
             Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
         })
         .collect();
-    let numa_node = vm.placement.gpus.iter().find_map(|partition| match partition {
-        Partition::Whole { numa_node, .. } => *numa_node,
-        Partition::Mig { .. } | Partition::Vgpu { .. } => None,
-    });
+    let numa_node = place::numa_node(&vm.placement.gpus);
     let vcpus = vm.spec.vcpus;
     // Memory of a machine with host devices is pinned as a whole at its start: nothing can be plugged. A guest
     // that boots firmware alone has nobody who would bring memory on line.

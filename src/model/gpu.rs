@@ -3,14 +3,19 @@
 //! Only whole cards are planned today; the shapes of vGPU and MIG partitions are here from the first day so
 //! that rows and descriptions need not change when they come.
 
-use std::fmt;
-use std::str::FromStr;
+mod name;
+mod request;
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::id::{LeaseId, VmId};
+pub use super::pci::{Bar, PciAddress, PciError};
 use super::units::Mib;
 use super::vm::Generation;
+pub use name::{ModelName, ModelWord};
+pub use request::{Closeness, GpuRequest, GpuRequestError, MAX_GPUS, MAX_KINDS, WholeCards};
 
 /// A card's stable identity: NVML's UUID (`GPU-...`) or, where no driver can be asked, `pci-<address>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -23,79 +28,40 @@ impl fmt::Display for GpuId {
     }
 }
 
-/// A canonical PCI address. NVML, sysfs and libvirt spell the same card differently
-/// (`00000000:C8:00.0`, `0000:c8:00.0`, `pci_0000_c8_00_0`); only this type is ever compared.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct PciAddress {
-    /// Domain (segment).
-    pub domain: u32,
-    /// Bus.
-    pub bus: u8,
-    /// Slot, at most 0x1f.
-    pub slot: u8,
-    /// Function, at most 7.
-    pub function: u8,
+/// Who made a card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Vendor {
+    /// NVIDIA, PCI vendor 10de.
+    Nvidia,
+    /// AMD, PCI vendor 1002.
+    Amd,
+    /// Intel, PCI vendor 8086.
+    Intel,
+    /// Somebody else, or not known.
+    #[default]
+    Other,
 }
 
-/// Why a text is not a PCI address.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is not a PCI address; write for example 0000:41:00.0")]
-pub struct PciError(String);
-
-impl FromStr for PciAddress {
-    type Err = PciError;
-
-    fn from_str(text: &str) -> Result<Self, PciError> {
-        let wrong = || PciError(text.to_owned());
-        let hex = |part: &str, widths: std::ops::RangeInclusive<usize>| {
-            let is_hex = widths.contains(&part.len()) && part.bytes().all(|b| b.is_ascii_hexdigit());
-            is_hex.then(|| u32::from_str_radix(part, 16).ok()).flatten().ok_or_else(wrong)
-        };
-        let node = text.strip_prefix("pci_").map(|rest| rest.splitn(4, '_').collect::<Vec<_>>());
-        let (domain, bus, slot, function) = match node.as_deref() {
-            Some([domain, bus, slot, function]) => (*domain, *bus, *slot, *function),
-            Some(_) => return Err(wrong()),
-            None => {
-                let (front, function) = text.rsplit_once('.').ok_or_else(wrong)?;
-                let (front, slot) = front.rsplit_once(':').ok_or_else(wrong)?;
-                let (domain, bus) = front.rsplit_once(':').unwrap_or(("0000", front));
-                (domain, bus, slot, function)
-            }
-        };
-        let narrow = |value: u32, max: u32| u8::try_from(value).ok().filter(|v| u32::from(*v) <= max).ok_or_else(wrong);
-        Ok(Self {
-            domain: hex(domain, 4..=8)?,
-            bus: narrow(hex(bus, 2..=2)?, 0xff)?,
-            slot: narrow(hex(slot, 2..=2)?, 0x1f)?,
-            function: narrow(hex(function, 1..=1)?, 7)?,
-        })
+impl Vendor {
+    /// The vendor of a PCI vendor id.
+    pub const fn of(id: u16) -> Self {
+        match id {
+            0x10de => Self::Nvidia,
+            0x1002 => Self::Amd,
+            0x8086 => Self::Intel,
+            _ => Self::Other,
+        }
     }
-}
 
-impl TryFrom<String> for PciAddress {
-    type Error = PciError;
-
-    fn try_from(text: String) -> Result<Self, PciError> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:04x}:{:02x}:{:02x}.{:x}", self.domain, self.bus, self.slot, self.function)
-    }
-}
-
-impl fmt::Debug for PciAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "PciAddress({self})")
-    }
-}
-
-impl From<PciAddress> for String {
-    fn from(address: PciAddress) -> Self {
-        address.to_string()
+    /// As typed in a request; empty where not known.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nvidia => "nvidia",
+            Self::Amd => "amd",
+            Self::Intel => "intel",
+            Self::Other => "",
+        }
     }
 }
 
@@ -111,6 +77,58 @@ pub enum GpuMode {
     Mig,
 }
 
+impl GpuMode {
+    /// As typed on the command line.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Vgpu => "vgpu",
+            Self::Mig => "mig",
+        }
+    }
+}
+
+/// How a card is wired to others beside PCI Express.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fabric {
+    /// Not at all, or not known.
+    #[default]
+    None,
+    /// NVLink from card to card, which works in whatever machine the cards are.
+    Nvlink,
+    /// NVLink through switches that the host manages: works only within an activated partition of the fabric.
+    Nvswitch,
+}
+
+/// What is known of a card's health.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state", content = "why")]
+pub enum Health {
+    /// Nothing against it.
+    #[default]
+    Good,
+    /// A fault that was its last machine's own: still handed out.
+    Noted(String),
+    /// It needs a reset or repair once its machine is done: not handed out anew.
+    Draining(String),
+    /// Not handed out until an administrator returns it to service.
+    Quarantined(String),
+}
+
+/// Another device of a card's IOMMU group that cannot go along: neither a bridge, nor a function of its slot, nor a
+/// card of this inventory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupMember {
+    /// Its address.
+    pub bdf: PciAddress,
+    /// What it is, such as `NVMe controller`.
+    pub what: String,
+    /// The host driver that uses it.
+    #[serde(default)]
+    pub driver: Option<String>,
+}
+
 /// A card as known to the planner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuDevice {
@@ -118,94 +136,75 @@ pub struct GpuDevice {
     pub id: GpuId,
     /// Address.
     pub bdf: PciAddress,
+    /// Who made it.
+    #[serde(default)]
+    pub vendor: Vendor,
     /// Marketing name, such as `NVIDIA A100-SXM4-80GB`.
     pub model: String,
-    /// Memory of the card.
+    /// All memory of the card; zero where it is not known.
     pub memory: Mib,
     /// Mode it is in.
     pub mode: GpuMode,
-    /// NUMA node; `None` where the firmware does not say (sysfs -1).
+    /// NUMA node; `None` where the firmware does not say. Sysfs's -1 is read as that too.
+    #[serde(default, deserialize_with = "node_or_unknown")]
     pub numa_node: Option<u32>,
     /// Other functions of the same slot that must go along (audio, USB).
     #[serde(default)]
     pub siblings: Vec<PciAddress>,
+    /// Its IOMMU group. Cards of one group go to one machine or to none. `None` in an inventory that does not say; a
+    /// host without an IOMMU has its cards `blocked`.
+    #[serde(default)]
+    pub iommu_group: Option<u32>,
+    /// Devices that make its group unusable while the host drives them.
+    #[serde(default)]
+    pub blockers: Vec<GroupMember>,
+    /// The bridges between it and the root complex, from the root port down; empty where not known.
+    #[serde(default)]
+    pub upstream: Vec<PciAddress>,
+    /// Its memory windows.
+    #[serde(default)]
+    pub bars: Vec<Bar>,
+    /// Its other wiring.
+    #[serde(default)]
+    pub fabric: Fabric,
+    /// Its health.
+    #[serde(default)]
+    pub health: Health,
+    /// It is not gvm's: not on the list of managed addresses, or held by something that gvm did not start. Shown, never
+    /// handed out; `blocked` may say by whom it is held.
+    #[serde(default)]
+    pub is_foreign: bool,
     /// Why it cannot be handed out, where it cannot.
     #[serde(default)]
     pub blocked: Option<String>,
 }
 
-/// What a member asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum GpuRequest {
-    /// So many whole cards of any model.
-    Count(u32),
-    /// One whole card whose model has this word, lower case.
-    Model(String),
-    /// One device with at least this much memory.
-    Memory(Mib),
-    /// One MIG slice by profile name, such as `3g.40gb`.
-    Mig(String),
-    /// One vGPU by type name, such as `L40S-12Q`.
-    Vgpu(String),
+/// A node number; sysfs says -1 where there is none, which must not become a node of its own.
+fn node_or_unknown<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    Ok(Option::<i64>::deserialize(from)?.and_then(|node| u32::try_from(node).ok()))
 }
 
-/// Why a text is not a GPU request.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a GPU request; write a count (1), a model (a100), a size (20GiB), mig:PROFILE (mig:3g.40gb) or vgpu:TYPE (vgpu:L40S-12Q)"
-)]
-pub struct GpuRequestError(String);
-
-impl FromStr for GpuRequest {
-    type Err = GpuRequestError;
-
-    fn from_str(text: &str) -> Result<Self, GpuRequestError> {
-        let wrong = || GpuRequestError(text.to_owned());
-        let is_word = |w: &str| {
-            !w.is_empty() && w.len() <= 40 && w.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.+_".contains(&b))
-        };
-        if let Some(profile) = text.strip_prefix("mig:") {
-            return is_word(profile).then(|| Self::Mig(profile.to_owned())).ok_or_else(wrong);
+impl GpuDevice {
+    /// A card for passthrough with nothing known beyond these.
+    pub fn new(id: GpuId, bdf: PciAddress, model: impl Into<String>, memory: Mib) -> Self {
+        Self {
+            id,
+            bdf,
+            vendor: Vendor::default(),
+            model: model.into(),
+            memory,
+            mode: GpuMode::Passthrough,
+            numa_node: None,
+            siblings: Vec::new(),
+            iommu_group: None,
+            blockers: Vec::new(),
+            upstream: Vec::new(),
+            bars: Vec::new(),
+            fabric: Fabric::default(),
+            health: Health::default(),
+            is_foreign: false,
+            blocked: None,
         }
-        if let Some(kind) = text.strip_prefix("vgpu:") {
-            return is_word(kind).then(|| Self::Vgpu(kind.to_owned())).ok_or_else(wrong);
-        }
-        if text.bytes().all(|b| b.is_ascii_digit()) {
-            return text.parse().ok().filter(|n| (1..=16).contains(n)).map(Self::Count).ok_or_else(wrong);
-        }
-        if text.starts_with(|c: char| c.is_ascii_digit())
-            && let Ok(size) = text.parse::<Mib>()
-        {
-            return (size.0 > 0).then_some(Self::Memory(size)).ok_or_else(wrong);
-        }
-        is_word(text).then(|| Self::Model(text.to_ascii_lowercase())).ok_or_else(wrong)
-    }
-}
-
-impl TryFrom<String> for GpuRequest {
-    type Error = GpuRequestError;
-
-    fn try_from(text: String) -> Result<Self, GpuRequestError> {
-        text.parse()
-    }
-}
-
-impl fmt::Display for GpuRequest {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Count(count) => write!(f, "{count}"),
-            Self::Model(model) => f.write_str(model),
-            Self::Memory(size) => write!(f, "{}MiB", size.0),
-            Self::Mig(profile) => write!(f, "mig:{profile}"),
-            Self::Vgpu(kind) => write!(f, "vgpu:{kind}"),
-        }
-    }
-}
-
-impl From<GpuRequest> for String {
-    fn from(request: GpuRequest) -> Self {
-        request.to_string()
     }
 }
 
@@ -306,25 +305,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_card_has_one_address_however_it_is_spelt() {
-        let canonical = |text: &str| text.parse::<PciAddress>().map(|a| a.to_string());
-        assert_eq!(canonical("00000001:C8:00.0"), canonical("0001:c8:00.0"));
-        assert_eq!(canonical("pci_0001_c8_00_0"), canonical("0001:c8:00.0"));
-        assert_eq!(canonical("d6:00.0").unwrap(), "0000:d6:00.0");
-        assert_eq!(canonical("10000:e1:00.0").unwrap(), "10000:e1:00.0");
-        for bad in ["0000:d6:20.0", "0000:d6:00.8", "d6", "0000:d6:0.0", "+000:d6:00.0", ""] {
-            assert!(canonical(bad).is_err(), "{bad}");
-        }
+    fn an_inventory_that_says_little_is_read() {
+        let text = r#"{"id": "GPU-1", "bdf": "0000:41:00.0", "model": "NVIDIA A100", "memory": 81920,
+            "mode": "passthrough"}"#;
+        let bdf = "0000:41:00.0".parse().unwrap();
+        let read: GpuDevice = serde_json::from_str(text).unwrap();
+        assert_eq!(read, GpuDevice::new(GpuId("GPU-1".to_owned()), bdf, "NVIDIA A100", Mib(81920)));
+        let mut full = read;
+        full.health = Health::Quarantined("no answer after reset".to_owned());
+        full.upstream = vec![bdf];
+        assert_eq!(serde_json::from_str::<GpuDevice>(&serde_json::to_string(&full).unwrap()).unwrap(), full);
     }
 
+    /// Case A-numa-unknown.
     #[test]
-    fn requests_are_read_and_written_back() {
-        for text in ["1", "2", "a100", "mig:3g.40gb", "vgpu:L40S-12Q"] {
-            assert_eq!(text.parse::<GpuRequest>().unwrap().to_string(), text);
-        }
-        assert_eq!("20GiB".parse::<GpuRequest>(), Ok(GpuRequest::Memory(Mib(20 << 10))));
-        for bad in ["", "0", "17", "mig:", "a b", "x'><y"] {
-            assert!(bad.parse::<GpuRequest>().is_err(), "{bad}");
+    fn no_node_is_not_node_zero() {
+        for (text, node) in [("1", Some(1)), ("0", Some(0)), ("-1", None), ("null", None)] {
+            let json = format!(
+                r#"{{"id": "G", "bdf": "0000:41:00.0", "model": "M", "memory": 1, "mode": "mig", "numa_node": {text}}}"#
+            );
+            assert_eq!(serde_json::from_str::<GpuDevice>(&json).unwrap().numa_node, node, "{text}");
         }
     }
 }

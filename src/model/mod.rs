@@ -12,6 +12,7 @@ pub mod id;
 pub mod image;
 pub mod name;
 pub mod network;
+pub mod pci;
 pub mod principal;
 pub mod profile;
 pub mod quota;

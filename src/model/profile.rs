@@ -188,7 +188,7 @@ impl Profile {
         };
         let caps = file.caps.unwrap_or_default();
         caps.check().map_err(|e| wrong("caps", e.to_string()))?;
-        let gpus = file.gpu.unwrap_or_default().iter().map(|g| g.parse()).collect::<Result<Vec<GpuRequest>, _>>();
+        let gpus = GpuRequest::parse_list(&file.gpu.unwrap_or_default());
         let boot = file.boot.unwrap_or_default();
         let image = match boot {
             Boot::Firmware => None,

@@ -5,3 +5,4 @@ pub mod doctor;
 pub mod place;
 pub mod subnet;
 pub mod vm;
+pub mod window;

@@ -1,136 +1,166 @@
-//! Picks GPUs for a request. Whole cards only, until the other modes come.
+//! Picks cards for the requests of one machine, or says why not.
+//!
+//! ```text
+//! cards + held ──> units ──────> search ──> partitions, by address
+//!                 (units.rs)   (search.rs)      or
+//!                                            WhyNot (explain.rs, why.rs)
+//! ```
+//! - The unit is the IOMMU group: its cards go to one machine, or to none. Never are more cards given than were asked
+//!   for, so that a group of two is had by asking for two.
+//! - The search is exact. Of all sets that meet the requests it takes, in this order: the one on the fewest NUMA nodes,
+//!   below the fewest root complexes, below the fewest switches; with the least memory; that breaks up the fewest pairs,
+//!   fours and eights of neighbours; with the lowest addresses. Cards of one request are of one model where that can be.
+//! - A card whose node or switch is not known is near to none.
+//! - Same values in, same answer out.
+//!
+//! Cards on an NVSwitch board are refused, single ones too: whatever their number, CUDA in the guest does not start until
+//! the host's fabric manager has activated a partition of just these cards, and this gvm cannot do that yet.
 
-use std::collections::HashSet;
+mod explain;
+mod offers;
+#[cfg(test)]
+mod property_tests;
+mod search;
+#[cfg(test)]
+mod tests;
+mod units;
+mod why;
 
-use crate::model::gpu::{GpuDevice, GpuId, GpuMode, GpuRequest, Partition};
+use std::collections::HashMap;
 
-/// Why a request cannot be placed, and what would have worked.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WhyNot {
-    /// This host has no such card at all.
-    #[error("no GPU here fits {wanted}: {have}")]
-    NoSuchCard {
-        /// The request.
-        wanted: String,
-        /// What there is.
-        have: String,
-    },
-    /// All fitting cards are held.
-    #[error("all {fitting} GPUs that fit {wanted} are in use")]
-    AllHeld {
-        /// The request.
-        wanted: String,
-        /// How many would fit.
-        fitting: usize,
-    },
-    /// A mode that this gvm cannot hand out yet.
-    #[error("{wanted}: this gvm hands out whole cards only; ask for a count, a model or a size")]
-    ModeNotOffered {
-        /// The request.
-        wanted: String,
-    },
+use crate::model::gpu::{GpuDevice, GpuId, GpuRequest, LeaseState, Partition, WholeCards};
+pub use offers::{Offer, offers};
+use search::Term;
+use units::{Unit, Units};
+pub use why::{CardWhy, Reason, TermCount, UnknownModel, WhyKind, WhyNot};
+
+/// Who holds a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Where the lease stands.
+    pub state: LeaseState,
+    /// The machine's name, where the one who asks may see it.
+    pub vm: Option<String>,
 }
 
-/// Picks partitions for all requests of one machine, or says why not.
+/// Cards that are held.
+pub type Held = HashMap<GpuId, Holder>;
+
+/// Picks partitions for all requests of one machine, or says why not; in the order of their addresses.
 ///
 /// # Errors
-/// The first request that cannot be met.
-pub fn pick(requests: &[GpuRequest], cards: &[GpuDevice], held: &HashSet<GpuId>) -> Result<Vec<Partition>, WhyNot> {
-    let mut taken = held.clone();
-    let mut picked = Vec::new();
-    for request in requests {
-        let count = match request {
-            GpuRequest::Count(count) => *count,
-            _ => 1,
+/// [`WhyNot`], with a reason for each card.
+pub fn pick(requests: &[GpuRequest], cards: &[GpuDevice], held: &Held) -> Result<Vec<Partition>, WhyNot> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let units = Units::new(cards, held);
+    GpuRequest::check_list(requests).map_err(|e| WhyNot::of_request(requests, WhyKind::BadRequest(e.to_string())))?;
+    let terms = terms_of(requests)?;
+    match choose(&units, &terms, When::Now) {
+        Some(chosen) => Ok(partitions(&chosen)),
+        None => Err(explain::explain(requests, &terms, &units)),
+    }
+}
+
+/// The node that all cards are on; `None` where one's node is not known or they are on several, so that nothing is
+/// pinned.
+pub fn numa_node(partitions: &[Partition]) -> Option<u32> {
+    let mut nodes = partitions.iter().map(|partition| match partition {
+        Partition::Whole { numa_node, .. } => *numa_node,
+        Partition::Mig { .. } | Partition::Vgpu { .. } => None,
+    });
+    let first = nodes.next()??;
+    nodes.all(|node| node == Some(first)).then_some(first)
+}
+
+/// Which cards count as there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// Those that are free.
+    Now,
+    /// Those, and what is held and will come back.
+    Later,
+}
+
+/// How many combinations of models are tried for requests that leave the model open. An ordinary request has as many as
+/// the host has models; more come only from several open requests on a host of very many models, which then may get
+/// cards of different models.
+const MAX_COMBINATIONS: usize = 64;
+
+/// The units of the best set that meets all terms.
+fn choose<'u>(units: &'u Units<'_>, terms: &[Term], when: When) -> Option<Vec<&'u Unit<'u>>> {
+    let there: Vec<&Unit<'_>> =
+        units.all.iter().filter(|unit| unit.is_usable && (unit.is_free || when == When::Later)).collect();
+    let fits: Vec<u8> = units.classes.iter().map(|class| search::bits(terms, class)).collect();
+    let open = vec![None; terms.len()];
+    let combinations = combinations(terms, &fits, &there);
+    let best = combinations
+        .iter()
+        .filter_map(|models| search::best(terms, &there, &search::restricted(&fits, models)))
+        .reduce(|one, other| if other.is_better(&one) { other } else { one });
+    let is_open_tried = combinations.contains(&open);
+    let best = best.or_else(|| (!is_open_tried).then(|| search::best(terms, &there, &fits)).flatten())?;
+    Some(there.into_iter().filter(|unit| best.has(unit.rank)).collect())
+}
+
+/// For each term the one model of its cards, or `None` for any.
+fn combinations(terms: &[Term], fits: &[u8], there: &[&Unit<'_>]) -> Vec<Vec<Option<usize>>> {
+    let mut free = vec![0; fits.len()];
+    for seat in there.iter().flat_map(|unit| &unit.seats) {
+        if let Some(count) = free.get_mut(seat.class) {
+            *count += 1;
+        }
+    }
+    let mut all: Vec<Vec<Option<usize>>> = vec![Vec::new()];
+    for (at, term) in terms.iter().enumerate() {
+        let is_enough = |(class, bits): (usize, &u8)| {
+            let is_model = bits & (1 << at) != 0 && free.get(class).is_some_and(|free| *free >= term.cards.count);
+            (term.cards.count > 1 && is_model).then_some(Some(class))
         };
-        for _ in 0..count {
-            let card = pick_whole(request, cards, &taken)?;
-            taken.insert(card.id.clone());
-            picked.push(Partition::Whole {
-                gpu: card.id.clone(),
-                bdf: card.bdf,
-                siblings: card.siblings.clone(),
-                numa_node: card.numa_node,
-            });
+        let mut models: Vec<Option<usize>> = fits.iter().enumerate().filter_map(is_enough).collect();
+        if models.is_empty() {
+            models.push(None);
+        }
+        let longer = |models_so_far: &Vec<Option<usize>>| {
+            let start = models_so_far.clone();
+            models.clone().into_iter().map(move |model| start.iter().copied().chain([model]).collect::<Vec<_>>())
+        };
+        all = all.iter().flat_map(longer).take(MAX_COMBINATIONS).collect();
+    }
+    all
+}
+
+/// Terms of whole cards; alike ones are one.
+fn terms_of(requests: &[GpuRequest]) -> Result<Vec<Term>, WhyNot> {
+    let mut terms: Vec<Term> = Vec::new();
+    for request in requests {
+        let cards = match request {
+            GpuRequest::Whole(cards) => cards,
+            GpuRequest::Mig(_) => return Err(WhyNot::of_request(requests, WhyKind::MigNotOffered)),
+            GpuRequest::Vgpu(_) => return Err(WhyNot::of_request(requests, WhyKind::VgpuNotOffered)),
+        };
+        match terms.iter_mut().find(|term| term.cards.is_alike(cards)) {
+            Some(term) => term.cards.count += cards.count,
+            None => terms.push(Term { cards: cards.clone() }),
         }
     }
-    Ok(picked)
+    Ok(terms)
 }
 
-fn pick_whole<'c>(
-    request: &GpuRequest,
-    cards: &'c [GpuDevice],
-    taken: &HashSet<GpuId>,
-) -> Result<&'c GpuDevice, WhyNot> {
-    let wanted = request.to_string();
-    let fits = |card: &GpuDevice| match request {
-        GpuRequest::Count(_) => true,
-        GpuRequest::Model(word) => card.model.to_ascii_lowercase().contains(word),
-        GpuRequest::Memory(size) => card.memory >= *size,
-        GpuRequest::Mig(_) | GpuRequest::Vgpu(_) => false,
+/// Whether so many of these could be had now.
+fn is_had(units: &Units<'_>, cards: WholeCards, when: When) -> bool {
+    choose(units, &[Term { cards }], when).is_some()
+}
+
+fn partitions(chosen: &[&Unit<'_>]) -> Vec<Partition> {
+    let mut devices: Vec<&GpuDevice> = chosen.iter().flat_map(|unit| &unit.seats).map(|seat| seat.device).collect();
+    devices.sort_by(|one, other| (one.bdf, &one.id).cmp(&(other.bdf, &other.id)));
+    let whole = |device: &GpuDevice| Partition::Whole {
+        gpu: device.id.clone(),
+        bdf: device.bdf,
+        siblings: device.siblings.clone(),
+        numa_node: device.numa_node,
     };
-    if matches!(request, GpuRequest::Mig(_) | GpuRequest::Vgpu(_)) {
-        return Err(WhyNot::ModeNotOffered { wanted });
-    }
-    let usable = |card: &&GpuDevice| card.mode == GpuMode::Passthrough && card.blocked.is_none() && fits(card);
-    let fitting: Vec<&GpuDevice> = cards.iter().filter(usable).collect();
-    if fitting.is_empty() {
-        return Err(WhyNot::NoSuchCard { wanted, have: describe(cards) });
-    }
-    // The smallest card that fits leaves the larger ones to those who need them; ties by address.
-    let free = fitting.iter().filter(|card| !taken.contains(&card.id)).min_by_key(|card| (card.memory, card.bdf));
-    free.copied().ok_or(WhyNot::AllHeld { wanted, fitting: fitting.len() })
-}
-
-fn describe(cards: &[GpuDevice]) -> String {
-    if cards.is_empty() {
-        return "this host has no GPU that gvm manages".to_owned();
-    }
-    let describe = |card: &GpuDevice| match &card.blocked {
-        Some(why) => format!("{} at {} is blocked ({why})", card.model, card.bdf),
-        None => format!("{} with {} at {}", card.model, card.memory, card.bdf),
-    };
-    cards.iter().map(describe).collect::<Vec<_>>().join("; ")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::units::Mib;
-
-    fn card(bdf: &str, model: &str, gib: u64) -> GpuDevice {
-        GpuDevice {
-            id: GpuId(format!("GPU-{bdf}")),
-            bdf: bdf.parse().unwrap(),
-            model: model.to_owned(),
-            memory: Mib(gib << 10),
-            mode: GpuMode::Passthrough,
-            numa_node: None,
-            siblings: Vec::new(),
-            blocked: None,
-        }
-    }
-
-    fn check(request: &str, held: &[&str]) -> Result<Vec<String>, String> {
-        let cards = [card("0000:41:00.0", "NVIDIA A100", 80), card("0000:c1:00.0", "NVIDIA T4", 16)];
-        let held = held.iter().map(|bdf| GpuId(format!("GPU-{bdf}"))).collect();
-        let picked = pick(&[request.parse().unwrap()], &cards, &held).map_err(|e| e.to_string())?;
-        Ok(picked.iter().map(Partition::key).collect())
-    }
-
-    #[test]
-    fn the_smallest_fitting_card_is_taken() {
-        assert_eq!(check("1", &[]).unwrap(), ["GPU-0000:c1:00.0/whole"]);
-        assert_eq!(check("20GiB", &[]).unwrap(), ["GPU-0000:41:00.0/whole"]);
-        assert_eq!(check("a100", &[]).unwrap(), ["GPU-0000:41:00.0/whole"]);
-        assert_eq!(check("2", &[]).unwrap().len(), 2);
-    }
-
-    #[test]
-    fn a_refusal_says_what_there_is() {
-        insta::assert_snapshot!(check("h100", &[]).unwrap_err(), @"no GPU here fits h100: NVIDIA A100 with 80 GiB at 0000:41:00.0; NVIDIA T4 with 16 GiB at 0000:c1:00.0");
-        insta::assert_snapshot!(check("a100", &["0000:41:00.0"]).unwrap_err(), @"all 1 GPUs that fit a100 are in use");
-        insta::assert_snapshot!(check("3", &[]).unwrap_err(), @"all 2 GPUs that fit 3 are in use");
-        insta::assert_snapshot!(check("mig:3g.40gb", &[]).unwrap_err(), @"mig:3g.40gb: this gvm hands out whole cards only; ask for a count, a model or a size");
-    }
+    devices.into_iter().map(whole).collect()
 }

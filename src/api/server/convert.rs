@@ -19,6 +19,7 @@ use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::{Caps, CapsChange};
 use crate::model::event::AuditEvent;
+use crate::model::gpu::GpuRequest;
 use crate::model::image::{Boot, DiskFormat};
 use crate::model::profile::Profile;
 use crate::model::state::{FirstBoot, VmState};
@@ -38,6 +39,11 @@ fn parse_all<T: FromStr<Err: Display>>(texts: &[String]) -> Result<Vec<T>> {
     texts.iter().map(|text| parse(text)).collect()
 }
 
+/// Requests of one machine are judged together.
+fn gpus(texts: &[String]) -> Result<Vec<GpuRequest>> {
+    GpuRequest::parse_list(texts).map_err(|e| ManagerError::invalid(e.to_string()))
+}
+
 pub fn create(body: &CreateVm) -> Result<CreateRequest> {
     if let Some(priority) = body.priority.as_deref().filter(|p| *p != "normal") {
         return Err(ManagerError::invalid(format!(
@@ -51,7 +57,7 @@ pub fn create(body: &CreateVm) -> Result<CreateRequest> {
         vcpus: body.cpus,
         memory: parse_opt(body.memory.as_ref())?,
         disk: parse_opt(body.disk.as_ref())?,
-        gpus: body.gpus.as_deref().map(parse_all).transpose()?,
+        gpus: body.gpus.as_deref().map(gpus).transpose()?,
         caps: caps(&body.caps),
         ttl: parse_opt(body.ttl.as_ref())?,
         user_data: body.user_data.clone(),

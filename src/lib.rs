@@ -12,6 +12,7 @@ pub mod config;
 #[cfg(feature = "libvirt")]
 pub mod daemon;
 pub mod gateway;
+pub mod gpu;
 #[cfg(feature = "libvirt")]
 pub mod host;
 #[cfg(feature = "libvirt")]

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod caps;
+pub mod card;
 pub mod event;
 pub mod gpu;
 pub mod host;

@@ -1,0 +1,291 @@
+//! PCI devices as the kernel shows them. Read-only: nothing here resets, rescans, binds or wakes a card.
+//!
+//! ```text
+//!   sys/bus/pci/devices/*  --class--> displays of NVIDIA, AMD, Intel --> Card (facts of sysfs only)
+//!                          \--------> NVSwitches
+//! ```
+//!
+//! Of all other devices only the class is read, and that only once; a host may have thousands (virtual functions).
+
+use super::files::Files;
+use crate::model::card::pci::{
+    Bar, Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor, is_bridge,
+};
+use crate::model::card::{Card, CardFinding, CardFindingKind, CardMode, Health, Sriov};
+use crate::model::gpu::PciAddress;
+
+/// Folder of all devices.
+const DEVICES: &str = "sys/bus/pci/devices";
+
+/// More devices than the largest machines have; what is beyond is told and not looked at.
+const MAX_DEVICES: usize = 65_536;
+
+/// More members than any group of a working host.
+const MAX_MEMBERS: usize = 4096;
+
+/// The part of config space that says who is there.
+const CONFIG_HEADER: usize = 64;
+
+/// Class of NVSwitches, with NVIDIA as their maker.
+const NVSWITCH: u32 = 0x06_8000;
+
+/// Drivers of VFIO by name. A kernel that makes a `vfio-dev` folder shows the others as well.
+const VFIO_DRIVERS: [&str; 4] = ["vfio-pci", "nvgrace-gpu-vfio-pci", "mlx5_vfio_pci", "xe-vfio-pci"];
+
+/// What is found below a root.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    /// Cards with what sysfs says of them, by address.
+    pub(super) cards: Vec<Card>,
+    /// NVSwitches.
+    pub(super) nvswitches: Vec<PciAddress>,
+    /// What somebody should know.
+    pub(super) findings: Vec<CardFinding>,
+}
+
+/// Reads all cards.
+pub(super) fn read(files: &Files) -> Found {
+    let mut found = Found::default();
+    let Some(names) = files.names(DEVICES, MAX_DEVICES) else {
+        let text = "the kernel shows no PCI devices (/sys/bus/pci/devices cannot be listed)".to_owned();
+        found.findings.push(CardFinding { kind: CardFindingKind::NoPci, address: None, text });
+        return found;
+    };
+    if names.len() >= MAX_DEVICES {
+        let text = format!("there are {MAX_DEVICES} PCI devices or more; those beyond are not looked at");
+        found.findings.push(CardFinding { kind: CardFindingKind::TooMany, address: None, text });
+    }
+    // Only the kernel's own spelling can be looked up again.
+    let canonical = |name: &String| name.parse::<PciAddress>().ok().filter(|address| address.to_string() == *name);
+    let mut devices: Vec<PciAddress> = names.iter().filter_map(canonical).collect();
+    devices.sort_unstable();
+    for &address in &devices {
+        let device = Device { files, address };
+        let Some(class) = device.class() else { continue };
+        if !matches!(class >> 16, 0x03 | 0x12) && class != NVSWITCH {
+            continue;
+        }
+        let Some(vendor) = device.files.id(&device.at("vendor")) else {
+            let text = format!("{address} is a device of class {class:#08x} whose maker cannot be read");
+            found.findings.push(CardFinding { kind: CardFindingKind::Unreadable, address: Some(address), text });
+            continue;
+        };
+        let Some(vendor) = Vendor::from_id(vendor) else { continue };
+        if class == NVSWITCH && vendor == Vendor::Nvidia {
+            found.nvswitches.push(address);
+        }
+        if !vendor.is_gpu(class) {
+            continue;
+        }
+        match device.card(vendor, class, &devices) {
+            Some(card) => found.cards.push(card),
+            None => {
+                let text = format!("{address} is a GPU of {vendor} whose device number cannot be read");
+                found.findings.push(CardFinding { kind: CardFindingKind::Unreadable, address: Some(address), text });
+            }
+        }
+    }
+    if !found.nvswitches.is_empty() {
+        let text = format!("the board has {} NVSwitches; gvm does not manage their partitions", found.nvswitches.len());
+        found.findings.push(CardFinding { kind: CardFindingKind::NvSwitch, address: None, text });
+    }
+    found
+}
+
+/// What is at an address, in the words of a finding.
+pub(super) fn what_is_at(files: &Files, address: PciAddress) -> String {
+    let device = Device { files, address };
+    let id = |name: &str| files.id(&device.at(name)).map(|id| format!("{id:04x}"));
+    match (id("vendor"), id("device"), device.class()) {
+        (Some(vendor), Some(number), Some(class)) => format!("{vendor}:{number} of class {class:#08x}"),
+        _ => "nothing".to_owned(),
+    }
+}
+
+/// One device's files.
+struct Device<'a> {
+    files: &'a Files,
+    address: PciAddress,
+}
+
+impl Device<'_> {
+    fn at(&self, name: &str) -> String {
+        format!("{DEVICES}/{}/{name}", self.address)
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        self.files.text(&self.at(name)).filter(|text| !text.is_empty())
+    }
+
+    fn count(&self, name: &str) -> Option<u32> {
+        self.files.number(&self.at(name)).and_then(|number| u32::try_from(number).ok())
+    }
+
+    fn class(&self) -> Option<u32> {
+        self.count("class").filter(|class| *class <= 0xff_ffff)
+    }
+
+    fn driver(&self) -> Option<String> {
+        self.files.link_name(&self.at("driver"))
+    }
+
+    fn is_vfio(&self) -> bool {
+        let is_named = self.driver().is_some_and(|driver| VFIO_DRIVERS.contains(&driver.as_str()));
+        is_named || self.files.exists(&self.at("vfio-dev"))
+    }
+
+    fn card(&self, vendor: Vendor, class: u32, devices: &[PciAddress]) -> Option<Card> {
+        let id = |name: &str| self.files.id(&self.at(name));
+        let subsystem = id("subsystem_vendor").zip(id("subsystem_device"));
+        let ids = PciIds { vendor: id("vendor")?, device: id("device")?, subsystem, class };
+        Some(Card {
+            address: self.address,
+            vendor,
+            ids,
+            model: format!("{vendor} {ids}"),
+            functions: self.functions(devices),
+            iommu: self.iommu(),
+            numa_node: self.text("numa_node").and_then(|node| node.parse().ok()),
+            bars: self.text("resource").map(|text| bars(&text)).unwrap_or_default(),
+            memory: None,
+            reset_methods: words(&self.text("reset_method").unwrap_or_default()),
+            link: self.link("current"),
+            link_max: self.link("max"),
+            driver: self.driver(),
+            driver_override: self.text("driver_override").filter(|name| name != "(null)"),
+            is_vfio: self.is_vfio(),
+            physfn: self.files.link_name(&self.at("physfn")).and_then(|name| name.parse().ok()),
+            sriov: self.sriov(),
+            has_mdev: self.files.exists(&self.at("mdev_supported_types")),
+            is_boot_display: self.text("boot_vga").as_deref() == Some("1"),
+            holders: Vec::new(),
+            is_holders_complete: true,
+            is_persistent: None,
+            mode: CardMode::Unbound,
+            health: self.health(),
+            upstream: self.upstream(),
+            nvml: None,
+            blockers: Vec::new(),
+        })
+    }
+
+    /// All functions of the slot, of those that are there.
+    fn functions(&self, devices: &[PciAddress]) -> Vec<Function> {
+        let slot = |function| PciAddress { function, ..self.address };
+        let from = devices.partition_point(|device| *device < slot(0));
+        let same = devices.get(from..).unwrap_or_default().iter().take_while(|device| **device <= slot(7));
+        let function = |address: &PciAddress| {
+            let device = Device { files: self.files, address: *address };
+            Function { address: *address, class: device.class(), driver: device.driver() }
+        };
+        same.map(function).collect()
+    }
+
+    fn iommu(&self) -> Option<IommuGroup> {
+        let number = self.files.link_name(&self.at("iommu_group"))?.parse().ok()?;
+        let folder = format!("sys/kernel/iommu_groups/{number}/devices");
+        let names = self.files.names(&folder, MAX_MEMBERS).unwrap_or_default();
+        let mut addresses: Vec<PciAddress> = names.iter().filter_map(|name| name.parse().ok()).collect();
+        // A list without the card would be no list of its group; the card is a member in any case.
+        addresses.push(self.address);
+        addresses.sort_unstable();
+        addresses.dedup();
+        let members = addresses.into_iter().map(|address| self.member(address)).collect();
+        Some(IommuGroup { number, members })
+    }
+
+    fn member(&self, address: PciAddress) -> GroupMember {
+        let device = Device { files: self.files, address };
+        let (class, driver) = (device.class(), device.driver());
+        let same_slot = PciAddress { function: self.address.function, ..address } == self.address;
+        let is_free = driver.is_none() || driver.as_deref() == Some("pci-stub") || device.is_vfio();
+        let role = match class {
+            _ if address == self.address => MemberRole::Card,
+            Some(class) if is_bridge(class) => MemberRole::Bridge,
+            _ if same_slot => MemberRole::Sibling,
+            _ if is_free => MemberRole::Idle,
+            _ => MemberRole::Blocking,
+        };
+        GroupMember { address, class, driver, role }
+    }
+
+    fn link(&self, which: &str) -> Link {
+        // `16.0 GT/s PCIe`, `Unknown`; a width of 0 or 255 is none.
+        let speed = self.text(&format!("{which}_link_speed"));
+        let giga = speed.and_then(|text| {
+            let (whole, tenth) = text.split_whitespace().next()?.split_once('.')?;
+            let (whole, tenth) = (whole.parse::<u32>().ok()?, tenth.parse::<u32>().ok().filter(|tenth| *tenth < 10)?);
+            whole.checked_mul(1000)?.checked_add(tenth * 100)
+        });
+        let width = self.count(&format!("{which}_link_width")).filter(|width| (1..=32).contains(width));
+        Link { megatransfers: giga, width }
+    }
+
+    fn sriov(&self) -> Option<Sriov> {
+        let total = self.count("sriov_totalvfs").filter(|total| *total > 0)?;
+        let enabled = self.count("sriov_numvfs").unwrap_or(0);
+        let function = |number: u32| self.files.link_name(&self.at(&format!("virtfn{number}")))?.parse().ok();
+        let functions = (0..enabled.min(total)).filter_map(function).collect();
+        Some(Sriov { enabled, total, functions })
+    }
+
+    fn health(&self) -> Health {
+        let power = self.text("power_state");
+        match power.as_deref() {
+            Some(state @ ("unknown" | "error")) => {
+                return Health::NoAnswer(format!("its power state is {state}"));
+            }
+            Some("D3cold") if self.text("power/runtime_status").as_deref() == Some("suspended") => {
+                // Reading its config space would wake it.
+                return Health::Asleep;
+            }
+            Some("D3cold") => return Health::NoAnswer("it is stuck in D3cold".to_owned()),
+            _ => {}
+        }
+        match self.files.start(&self.at("config"), CONFIG_HEADER).as_deref() {
+            Some([0xff, 0xff, ..]) => Health::NoAnswer("its config space reads 0xffff".to_owned()),
+            Some(header) if header.get(14).is_some_and(|kind| kind & 0x7f == 0x7f) => {
+                Health::NoAnswer("its header type reads 0x7f".to_owned())
+            }
+            Some(header) if header.len() == CONFIG_HEADER => Health::Ok,
+            _ => Health::Unknown("its config space cannot be read".to_owned()),
+        }
+    }
+
+    /// From where the device's link leads: `../../../devices/pci0000:40/0000:40:03.1/0000:41:00.0`.
+    fn upstream(&self) -> Upstream {
+        let target = std::fs::read_link(self.files.path(&format!("{DEVICES}/{}", self.address))).unwrap_or_default();
+        let mut way = Upstream::default();
+        for part in target.iter().filter_map(|part| part.to_str()) {
+            if part.strip_prefix("pci").is_some_and(|rest| rest.contains(':')) {
+                way.root = Some(part.to_owned());
+            } else if let Ok(bridge) = part.parse::<PciAddress>() {
+                way.bridges.push(bridge);
+            }
+        }
+        way.bridges.retain(|bridge| *bridge != self.address);
+        way
+    }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+/// The first six lines of `resource`: start, end and flags of each BAR.
+fn bars(text: &str) -> Vec<Bar> {
+    const MEMORY: u64 = 0x200;
+    const PREFETCH: u64 = 0x2000;
+    const WIDE: u64 = 0x10_0000;
+    // An unused BAR is all zero, which would be one byte; PCI has none below 16.
+    const SMALLEST: u64 = 16;
+    let hex = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let bar = |(index, line): (u8, &str)| {
+        let mut numbers = line.split_whitespace().map(hex);
+        let (start, end, flags) = (numbers.next()??, numbers.next()??, numbers.next()??);
+        let size = end.checked_sub(start)?.checked_add(1)?;
+        let (is_64bit, is_prefetchable) = (flags & WIDE != 0, flags & PREFETCH != 0);
+        (size >= SMALLEST && flags & MEMORY != 0).then_some(Bar { index, size, is_64bit, is_prefetchable })
+    };
+    (0..6).zip(text.lines()).filter_map(bar).collect()
+}

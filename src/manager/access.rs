@@ -48,8 +48,8 @@ pub struct GatewayTarget {
 /// A question of the gateway.
 #[derive(Clone, Debug)]
 pub struct TargetQuestion {
-    /// The key that was proven.
-    pub public_key: PublicKey,
+    /// Whose key was proven; see [`Manager::identify`].
+    pub user: User,
     /// `VM` or `VM.OWNER`.
     pub vm: String,
     /// Login inside, where one was named.
@@ -182,13 +182,12 @@ impl Manager {
         found.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
     }
 
-    /// May this key reach that machine, and where is it?
+    /// May this person reach that machine, and where is it?
     ///
     /// # Errors
-    /// "Not there" where it may not; a machine that is not up is explained.
-    pub async fn target(&self, permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
-        let user = self.identify(permit, &question.public_key).await?;
-        let principal = Principal::User(user);
+    /// "Not there" where they may not; a machine that is not up is explained.
+    pub async fn target(&self, _permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
+        let principal = Principal::User(question.user.clone());
         let asked = self.permit_vm(&principal, Action::VmSsh, &question.vm, false).await;
         let asked = match asked {
             Ok(asked) => asked,

@@ -55,20 +55,17 @@ pub async fn target(
     Body(body): Body<ResolveTarget>,
 ) -> Result<Json<Target>, ApiError> {
     let permit = caller.permit(Action::GatewayAsk)?;
-    let question = TargetQuestion {
-        public_key: convert::parse(&body.public_key)?,
-        vm: body.vm,
-        guest_user: body.guest_user.as_deref().map(convert::parse).transpose()?,
-        needs_login_key: body.mode == GatewayMode::Terminate,
-        peer: body.peer,
-    };
-    let user = shared.manager.identify(&permit, &question.public_key).await?;
+    let key = convert::parse(&body.public_key)?;
+    let guest_user = body.guest_user.as_deref().map(convert::parse).transpose()?;
+    let user = shared.manager.identify(&permit, &key).await?;
     if !is_member(&shared, &user).await? {
         let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
             .hint("ask your administrator");
-        shared.manager.record_refusal(&Principal::User(user), "vm.ssh", &question.vm, &denied).await;
+        shared.manager.record_refusal(&Principal::User(user), "vm.ssh", &body.vm, &denied).await;
         return Err(denied.into());
     }
+    let needs_login_key = body.mode == GatewayMode::Terminate;
+    let question = TargetQuestion { user, vm: body.vm, guest_user, needs_login_key, peer: body.peer };
     let target = shared.manager.target(&permit, &question).await?;
     Ok(Json(Target {
         vm_id: target.vm.id.to_string(),

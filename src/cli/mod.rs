@@ -21,6 +21,7 @@ mod error;
 mod events;
 mod files;
 mod goal;
+mod gpu;
 mod helper;
 mod identity;
 mod image;
@@ -142,6 +143,9 @@ enum Command {
     /// Manage the images that disks are cloned from
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// See and prepare the GPUs of the host
+    #[command(subcommand)]
+    Gpu(gpu::GpuCommand),
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
@@ -303,6 +307,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Events(args) => events::run(&cx, &args).await,
         Command::Profile(command) => profile::run(&cx, command).await,
         Command::Image(command) => image::run(&cx, command).await,
+        Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
         Command::Doctor => doctor::run(&cx).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),

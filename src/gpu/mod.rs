@@ -27,10 +27,11 @@ mod names;
 mod nvml;
 pub mod steps;
 mod sysfs;
+mod uevent;
 mod worker;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ use self::files::Files;
 use self::lanes::NoAnswer;
 use self::nvml::NvmlReader;
 use self::steps::DriverJob;
+use self::uevent::Events;
 use self::worker::{NotBegun, Worker};
 use crate::model::card::function::{FunctionState, Restore};
 use crate::model::card::pci::PciIds;
@@ -143,6 +145,11 @@ pub trait GpuBackend: Send + Sync + std::fmt::Debug {
     ///
     /// Where it must not be, or did not come to be; see [`BindError`].
     async fn restore(&self, functions: &[Restore]) -> Result<(), BindError>;
+
+    /// Waits until devices came, went or changed their drivers; for ever where nothing tells.
+    async fn changed(&self) {
+        std::future::pending().await
+    }
 }
 
 /// Where to look, and which cards count.
@@ -186,6 +193,7 @@ pub struct HostGpus {
     nvml: NvmlReader,
     worker: Arc<Worker>,
     claims: Arc<Claims>,
+    events: Events,
 }
 
 impl HostGpus {
@@ -194,7 +202,7 @@ impl HostGpus {
         let files = Files::below(&options.root);
         let nvml = NvmlReader::new(options.nvml.clone(), options.nvml_patience);
         let claims = Arc::new(Claims::new(options.clone()));
-        Self { options, files, nvml, worker: Arc::new(Worker::new("gvm-gpus")), claims }
+        Self { options, files, nvml, worker: Arc::new(Worker::new("gvm-gpus")), claims, events: Events::default() }
     }
 
     /// Looks at all cards on this thread: for programs without a runtime. It blocks as long as the kernel does.
@@ -266,6 +274,13 @@ impl GpuBackend for HostGpus {
 
     async fn restore(&self, functions: &[Restore]) -> Result<(), BindError> {
         self.claims.change(DriverJob::Restore(functions.to_vec())).await
+    }
+
+    async fn changed(&self) {
+        match self.options.root == Path::new("/") {
+            true => self.events.next().await,
+            false => std::future::pending().await,
+        }
     }
 }
 

@@ -82,6 +82,13 @@ pub fn memory(root: &HostRoot) -> (Mib, Mib) {
     (field("MemTotal"), field("MemAvailable"))
 }
 
+/// Physical address bits of the CPU, as `/proc/cpuinfo` says (`address sizes : 46 bits physical, 48 bits virtual`).
+pub fn phys_bits(root: &HostRoot) -> Option<u32> {
+    let text = root.read("proc/cpuinfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("address sizes")?.trim_start().strip_prefix(':'))?;
+    line.trim().split_whitespace().next()?.parse().ok()
+}
+
 /// What is read from files alone.
 fn read_files(root: &HostRoot, query: &FactsQuery) -> HostFacts {
     let (memory_total, memory_available) = memory(root);

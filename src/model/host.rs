@@ -38,6 +38,8 @@ pub struct Capacity {
     pub reserve: Mib,
     /// Logical CPUs.
     pub cpus: u32,
+    /// Physical address bits of the CPU; `None` where the kernel does not say.
+    pub phys_bits: Option<u32>,
 }
 
 /// Everything about a host that the doctor judges. Read by `host::facts`, never stored.

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod doctor;
+pub mod inventory;
 pub mod place;
 pub mod subnet;
 pub mod vm;

@@ -6,6 +6,7 @@ mod cli;
 mod e2e;
 mod gateway;
 mod gpu_claim;
+mod gpus;
 mod house;
 mod hypervisor;
 mod profiles;

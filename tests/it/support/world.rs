@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gvm::auth::policy::{self, Action, Permit};
 use gvm::config::Config;
+use gvm::gpu::fake::FakeGpus;
 use gvm::hypervisor::fake::FakeHypervisor;
 use gvm::manager::create::CreateRequest;
 use gvm::manager::power::Wanted;
@@ -29,6 +30,7 @@ pub struct World {
     _dir: tempfile::TempDir,
     pub config: Config,
     pub fake: Arc<FakeHypervisor>,
+    pub gpus: FakeGpus,
 }
 
 /// A manager that lives until it is dropped or crashed.
@@ -59,7 +61,7 @@ impl World {
         config.manager.tick_seconds = 1;
         config.manager.stop_grace_seconds = 2;
         std::fs::create_dir_all(&config.manager.state_dir).unwrap();
-        Self { _dir: dir, config, fake: Arc::new(FakeHypervisor::new()) }
+        Self { _dir: dir, config, fake: Arc::new(FakeHypervisor::new()), gpus: FakeGpus::default() }
     }
 
     pub fn state_dir(&self) -> &Path {
@@ -83,11 +85,13 @@ impl World {
         let facts = ThisHost {
             id: HostId::generate(),
             boot_id: "boot-1".to_owned(),
-            capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16 },
+            capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16, phys_bits: Some(46) },
             accelerator: Accelerator::Kvm,
         };
         let stop = CancellationToken::new();
-        let (manager, woken) = Manager::new(self.config.clone(), store.clone(), self.fake.clone(), facts, stop.clone());
+        let gpus = Arc::new(self.gpus.clone());
+        let (manager, woken) =
+            Manager::new(self.config.clone(), store.clone(), self.fake.clone(), gpus, facts, stop.clone());
         let user = store.ensure_user(UID, &"eve".parse().unwrap(), Role::Member, Timestamp::now()).await.unwrap();
         (Life { manager, store, member: Principal::User(user), stop }, woken)
     }

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-pub use crate::gpu::steps::DriverJob;
 use crate::gpu::steps::{Progress, Steps};
+use crate::model::card::function::DriverJob;
 
 /// Does a job and tells about it on standard output.
 pub fn run(root: &Path, patience: Duration, job: &DriverJob) -> ExitCode {

@@ -1,10 +1,11 @@
 //! `gvm helper`: for the manager, not for people. See [`crate::helper`], which does it.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Subcommand;
 
-use crate::model::card::function::Restore;
+use crate::model::card::function::{DriverJob, Restore};
 use crate::model::gpu::PciAddress;
 
 /// What the helper is to do.
@@ -30,13 +31,24 @@ pub enum HelperCommand {
     },
 }
 
+impl HelperCommand {
+    /// Where, how long each function may take, and what.
+    pub fn parts(&self) -> (PathBuf, Duration, DriverJob) {
+        let (place, job) = match self {
+            Self::Bind { place, functions } => (place, DriverJob::Bind(functions.clone())),
+            Self::Restore { place, functions } => (place, DriverJob::Restore(functions.clone())),
+        };
+        (place.root.clone(), Duration::from_millis(place.patience_ms), job)
+    }
+}
+
 /// Where, and how long it may take.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Place {
     /// The folder that stands for /
     #[arg(long, value_name = "DIR", default_value = "/")]
-    pub root: PathBuf,
+    root: PathBuf,
     /// Time for each function to come to its driver
     #[arg(long, value_name = "MS", default_value_t = 25_000)]
-    pub patience_ms: u64,
+    patience_ms: u64,
 }

@@ -44,16 +44,17 @@ mod wait;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::context::Context;
 use self::error::{CliError, CliResult, EXIT_CODES};
-pub use self::helper::{HelperCommand, Place};
 use self::output::{Color, Format, Output, Talk};
 use crate::api::client::Client;
 use crate::api::error::ErrorCode;
 use crate::config::{Config, ConfigError};
+use crate::model::card::function::DriverJob;
 
 /// Personal GPU computers from a shared server
 ///
@@ -194,10 +195,10 @@ impl Cli {
         }
     }
 
-    /// What the helper is to do, where it is asked for.
-    pub fn helper(&self) -> Option<&HelperCommand> {
+    /// What the helper is to do, where it is asked for: below which root, with how much time for each function.
+    pub fn helper(&self) -> Option<(PathBuf, Duration, DriverJob)> {
         match &self.command {
-            Command::Helper(command) => Some(command),
+            Command::Helper(command) => Some(command.parts()),
             _ => None,
         }
     }

@@ -20,12 +20,13 @@ use tokio::time::{Instant, timeout_at};
 
 use super::files::Files;
 use super::flights::{Flights, Process, Taken};
+use super::function::Look;
 use super::lanes::{Lane, Lanes, NoAnswer};
-use super::steps::{DriverJob, NOT_LOADED, Progress, StepKind, VFIO, seconds};
+use super::steps::{NOT_LOADED, Progress, StepKind, VFIO, seconds};
 use super::sysfs::slot;
 use super::{BindError, GpuError, GpuOptions, function};
 use crate::child::{self, ChildCall};
-use crate::model::card::function::FunctionState;
+use crate::model::card::function::{DriverJob, FunctionState};
 use crate::model::gpu::PciAddress;
 
 /// Reads of a few files, and a search for holders that ends by itself before.
@@ -82,9 +83,29 @@ impl Claims {
     /// Brings functions to their drivers.
     pub(super) async fn change(&self, job: DriverJob) -> Result<(), BindError> {
         self.adopt().await.map_err(|error| BindError::Transient(error.to_string()))?;
-        let addresses = job.addresses();
-        let taken = self.flights.begin(&addresses)?;
-        let mut slots: Vec<PciAddress> = addresses.into_iter().map(slot).collect();
+        let taken = self.flights.begin(&job.addresses())?;
+        let looks = self.look(&job).await?;
+        if looks.is_empty() {
+            return Ok(());
+        }
+        let (files, held) = (self.files.clone(), looks.clone());
+        let search = move || function::refuse_if_held(&files, &held);
+        let searched = self.holders.ask(PATIENCE, search).await;
+        searched.map_err(|error| BindError::Transient(format!("the search for holders: {error}")))??;
+        if matches!(job, DriverJob::Bind(_)) {
+            self.ensure_vfio().await?;
+        }
+        let job = function::in_order(job, looks);
+        self.help(&taken, &job).await?;
+        match self.look(&job).await?.first() {
+            None => Ok(()),
+            Some(look) => Err(BindError::Failed(format!("{}: its driver has changed again meanwhile", look.address))),
+        }
+    }
+
+    /// The functions that are not as wished yet, and may be changed.
+    async fn look(&self, job: &DriverJob) -> Result<Vec<Look>, BindError> {
+        let mut slots: Vec<PciAddress> = job.addresses().into_iter().map(slot).collect();
         slots.sort_unstable();
         slots.dedup();
         let mut looks = Vec::new();
@@ -97,17 +118,7 @@ impl Claims {
             })?;
             looks.extend(found?);
         }
-        if looks.is_empty() {
-            return Ok(());
-        }
-        let (files, held) = (self.files.clone(), looks.clone());
-        let search = move || function::refuse_if_held(&files, &held);
-        let searched = self.holders.ask(PATIENCE, search).await;
-        searched.map_err(|error| BindError::Transient(format!("the search for holders: {error}")))??;
-        if matches!(job, DriverJob::Bind(_)) {
-            self.ensure_vfio().await?;
-        }
-        self.help(&taken, &function::in_order(job, looks)).await
+        Ok(looks)
     }
 
     /// Looks once for what an earlier manager left.

@@ -13,13 +13,16 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::BindError;
 use super::files::{self, Files};
 use super::sysfs::{Hanging, slot};
 use crate::model::card::function::Restore;
 use crate::model::gpu::PciAddress;
+
+/// A helper that nobody waits for any more - it was killed, or is an earlier manager's - hangs when it is there for longer.
+const LEFT: Duration = Duration::from_secs(120);
 
 /// What a command line of ours may have.
 const MAX_COMMAND_LINE: usize = 64 << 10;
@@ -54,7 +57,7 @@ struct Flight {
     /// What it was doing last.
     doing: String,
     /// Its deadline has passed.
-    is_stuck: bool,
+    is_late: bool,
     /// Somebody waits for it.
     is_owned: bool,
 }
@@ -64,11 +67,15 @@ impl Flight {
         !self.is_owned && !self.process.is_some_and(Process::is_alive)
     }
 
+    fn is_stuck(&self) -> bool {
+        self.is_late || !self.is_owned && self.since.elapsed() > LEFT
+    }
+
     fn words(&self) -> String {
         let who = self.process.map_or_else(|| "a helper".to_owned(), |process| format!("helper {}", process.pid));
         let doing = if self.doing.is_empty() { String::new() } else { format!(" ({})", self.doing) };
         let seconds = self.since.elapsed().as_secs();
-        match self.is_stuck {
+        match self.is_stuck() {
             true => format!(
                 "{who} hangs in the kernel since {seconds} s{doing} and cannot be ended: the host has to be rebooted"
             ),
@@ -91,8 +98,8 @@ impl Flights {
             for (process, slots) in leftovers(root) {
                 for slot in slots {
                     let doing = "started by an earlier manager".to_owned();
-                    let (since, is_stuck, is_owned) = (Instant::now(), false, false);
-                    let flight = Flight { process: Some(process), since, doing, is_stuck, is_owned };
+                    let (since, is_late, is_owned) = (Instant::now(), false, false);
+                    let flight = Flight { process: Some(process), since, doing, is_late, is_owned };
                     self.table().entry(slot).or_insert(flight);
                 }
             }
@@ -111,11 +118,11 @@ impl Flights {
         for slot in &slots {
             if let Some(flight) = table.get(slot) {
                 let text = format!("{slot}: {}", flight.words());
-                return Err(if flight.is_stuck { BindError::Stuck(text) } else { BindError::Transient(text) });
+                return Err(if flight.is_stuck() { BindError::Stuck(text) } else { BindError::Transient(text) });
             }
         }
         let (since, doing) = (Instant::now(), String::new());
-        let flight = Flight { process: None, since, doing, is_stuck: false, is_owned: true };
+        let flight = Flight { process: None, since, doing, is_late: false, is_owned: true };
         table.extend(slots.iter().map(|slot| (*slot, flight.clone())));
         drop(table);
         Ok(Taken { flights: Arc::clone(self), slots })
@@ -162,7 +169,7 @@ impl Taken {
 
     /// Its deadline has passed.
     pub(super) fn sticks(&self) {
-        self.change(|flight| flight.is_stuck = true);
+        self.change(|flight| flight.is_late = true);
     }
 }
 
@@ -203,8 +210,6 @@ fn slots_of(root: &Path, command_line: &[u8]) -> Option<BTreeSet<PciAddress>> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn at(text: &str) -> PciAddress {

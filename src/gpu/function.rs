@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use super::BindError;
 use super::files::Files;
 use super::holders::{self, Nodes};
-use super::steps::DriverJob;
 use super::sysfs::{Device, slot};
 use crate::model::card::Health;
-use crate::model::card::function::{FunctionState, Restore, is_driver_name};
+use crate::model::card::function::{DriverJob, FunctionState, Restore, is_driver_name};
 use crate::model::card::pci::is_bridge;
 use crate::model::gpu::PciAddress;
 
@@ -70,11 +69,8 @@ fn look(files: &Files, address: PciAddress, wish: Wish<'_>) -> Result<Option<Loo
     if device.is_vf() {
         return refused("is a virtual function, not a whole card");
     }
-    let is_gpus_slot = (0..8).any(|function| {
-        let other = Device::at_rest(files, PciAddress { function, ..address });
-        other.is_gpu() && !other.is_vf()
-    });
-    if !is_gpus_slot {
+    let whole_slot = || (0..8).map(|function| Device::at_rest(files, PciAddress { function, ..address }));
+    if !whole_slot().any(|other| other.is_gpu() && !other.is_vf()) {
         return refused("is no function of a GPU");
     }
     if device.class().is_some_and(is_bridge) {
@@ -91,7 +87,7 @@ fn look(files: &Files, address: PciAddress, wish: Wish<'_>) -> Result<Option<Loo
         return Ok(None);
     }
     if matches!(wish, Wish::Vfio) {
-        if device.is_boot_display() {
+        if whole_slot().any(|other| other.is_boot_display()) {
             return refused("is the boot display: the host's screen is on it");
         }
         if device.enabled_vfs() > 0 {

@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::files::Files;
 use super::holders::{self, Nodes};
 use super::sysfs::Device;
-use crate::model::card::function::Restore;
+use crate::model::card::function::{DriverJob, Restore};
 use crate::model::gpu::PciAddress;
 
 /// The driver that holds a card for a machine.
@@ -42,25 +42,6 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 /// Between two looks at who has a device.
 const PAUSE: Duration = Duration::from_millis(10);
-
-/// What is to be done, in this order.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DriverJob {
-    /// To VFIO.
-    Bind(Vec<PciAddress>),
-    /// Back to their drivers.
-    Restore(Vec<Restore>),
-}
-
-impl DriverJob {
-    /// The functions it is about.
-    pub fn addresses(&self) -> Vec<PciAddress> {
-        match self {
-            Self::Bind(addresses) => addresses.clone(),
-            Self::Restore(all) => all.iter().map(|one| one.address).collect(),
-        }
-    }
-}
 
 /// How far it is: one line of JSON on the helper's standard output.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use gvm::gpu::{BindError, GpuBackend as _, HostGpus};
+use gvm::gpu::{BindError, GpuBackend as _, GpuOptions, HostGpus};
 use gvm::model::card::Health;
 use gvm::model::card::function::Restore;
 use serde_json::Value;
@@ -290,6 +290,38 @@ async fn what_somebody_has_open_is_not_taken_away() {
     assert_eq!(kernel.both("0000:c1:00"), [on("vfio-pci", "(null)"), on("vfio-pci", "(null)")]);
     // To leave it as it is asks nobody.
     host.bind(&[at("0000:c1:00.0")]).await.unwrap();
+}
+
+/// A-card-lost-after-stop.
+#[tokio::test]
+async fn a_card_that_is_lost_after_its_return_is_seen() {
+    let mut kernel = Kernel::new();
+    kernel.card("0000:17:00", Some("vfio-pci"), 1);
+    kernel.brings("0000:17:00.0", "nvidia");
+    kernel.run();
+    let host = kernel.host();
+    host.restore(&back(&["0000:17:00.0=nvidia"])).await.unwrap();
+    assert_eq!(host.functions(&[at("0000:17:00.0")]).await.unwrap()[0].answers, Ok(()));
+    kernel.write("sys/devices/pci/0000:17:00.0/config", [0xff_u8; 256]);
+    let state = host.functions(&[at("0000:17:00.0")]).await.unwrap().remove(0);
+    assert_eq!(
+        (state.answers, state.driver.as_deref()),
+        (Err("its config space reads 0xffff".to_owned()), Some("nvidia"))
+    );
+}
+
+#[tokio::test]
+async fn a_helper_is_not_taken_at_its_word() {
+    let mut kernel = Kernel::new();
+    kernel.card("0000:17:00", Some("nvidia"), 1);
+    kernel.run();
+    let bind = async |helper: &str| {
+        let options = GpuOptions { helper: helper.into(), ..kernel.options(Duration::from_secs(30)) };
+        HostGpus::new(options).bind(&[at("0000:17:00.0")]).await.unwrap_err()
+    };
+    assert!(matches!(bind("/bin/true").await, BindError::Failed(text) if text.contains("0000:17:00.0")));
+    assert!(matches!(bind("/bin/false").await, BindError::Failed(text) if text.contains("exit status: 1")));
+    assert!(matches!(bind("/no/such/program").await, BindError::Transient(_)));
 }
 
 /// Kills the helper after each of its lines; the same job, done again, comes to the same end.

@@ -95,6 +95,25 @@ pub fn is_driver_name(name: &str) -> bool {
     (1..=MAX_DRIVER).contains(&name.len()) && name != "." && name != ".." && name.chars().all(is_plain)
 }
 
+/// Functions that are to change their drivers, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DriverJob {
+    /// To VFIO.
+    Bind(Vec<PciAddress>),
+    /// Back to their drivers.
+    Restore(Vec<Restore>),
+}
+
+impl DriverJob {
+    /// The functions it is about.
+    pub fn addresses(&self) -> Vec<PciAddress> {
+        match self {
+            Self::Bind(addresses) => addresses.clone(),
+            Self::Restore(all) => all.iter().map(|one| one.address).collect(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

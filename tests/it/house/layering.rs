@@ -31,7 +31,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("api::server", &["api::error", "api::types", "auth", "manager", "model"]),
     ("web", &["api::types", "auth", "manager", "model"]),
     // The child mode: started by the manager, it does what gpu says and knows nobody.
-    ("helper", &["gpu"]),
+    ("helper", &["gpu", "model"]),
     // Composition.
     ("daemon", &["api::server", "auth", "config", "host", "hypervisor", "image", "manager", "model", "store"]),
     ("main", &["cli", "config", "daemon", "gateway", "helper", "telemetry"]),

@@ -150,9 +150,10 @@ fn services(root: &HostRoot) -> Vec<GpuService> {
             slot.get_or_insert(pid);
         }
     }
-    let found = SERVICES.iter().zip(pids).filter(|((.., traces), pid)| {
-        pid.is_some() || traces.iter().any(|trace| root.exists(trace))
-    });
+    let found = SERVICES
+        .iter()
+        .zip(pids)
+        .filter(|((.., traces), pid)| pid.is_some() || traces.iter().any(|trace| root.exists(trace)));
     found.map(|((unit, ..), pid)| GpuService { unit: (*unit).to_owned(), pid }).collect()
 }
 

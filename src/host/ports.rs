@@ -43,10 +43,7 @@ pub(super) fn find(root: &HostRoot, listen: SocketAddr) -> PortUse {
     };
     let Some(found) = all.into_iter().find(is_it) else { return PortUse::Free };
     let user = nix::unistd::User::from_uid(found.uid.into()).ok().flatten().map(|user| user.name);
-    PortUse::Taken {
-        program: program(root, &found.inode),
-        user: user.unwrap_or_else(|| format!("uid {}", found.uid)),
-    }
+    PortUse::Taken { program: program(root, &found.inode), user: user.unwrap_or_else(|| format!("uid {}", found.uid)) }
 }
 
 /// `0: 00000000:08AE 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1001        0 12345 1 ...`
@@ -96,10 +93,13 @@ fn program(root: &HostRoot, inode: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    const HEAD: &str = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
+    const HEAD: &str =
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode";
 
     fn line(address: &str, state: &str, uid: u32, inode: u32) -> String {
-        format!("   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 1 0 100\n")
+        format!(
+            "   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000 {uid:5} 0 {inode} 1 0 100\n"
+        )
     }
 
     fn host(tcp: &str) -> (tempfile::TempDir, HostRoot) {

@@ -217,7 +217,7 @@ impl Manager {
     }
 
     /// The profile, where this person may use it.
-    async fn profile_for(&self, user: &User, name: &ProfileName) -> Result<Profile> {
+    pub(super) async fn profile_for(&self, user: &User, name: &ProfileName) -> Result<Profile> {
         let not_there =
             || ManagerError::not_found(format!("there is no profile {name}")).hint("see `gvm profile list`");
         let loaded = self.load_profiles().await?;
@@ -230,7 +230,7 @@ impl Manager {
         Ok(profile)
     }
 
-    async fn image_for(&self, profile: &Profile, asked: Option<&ImageName>) -> Result<Option<Image>> {
+    pub(super) async fn image_for(&self, profile: &Profile, asked: Option<&ImageName>) -> Result<Option<Image>> {
         let Some(name) = asked.or(profile.image.as_ref()) else { return Ok(None) };
         if profile.boot == Boot::Firmware {
             return Err(ManagerError::invalid(format!(

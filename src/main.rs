@@ -2,15 +2,20 @@
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
-use gvm::cli::{self, Cli, Service};
+use gvm::cli::{self, Cli, HelperCommand, Service};
 use gvm::config::Config;
+use gvm::helper::DriverJob;
 
 fn main() -> ExitCode {
     let cli = match Cli::from_args() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    if let Some(command) = cli.helper() {
+        return help(command.clone());
+    }
     let Some(service) = cli.service() else { return cli::run(cli) };
     let config = match cli.service_config() {
         Ok(config) => config,
@@ -24,6 +29,14 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn help(command: HelperCommand) -> ExitCode {
+    let (place, job) = match command {
+        HelperCommand::Bind { place, functions } => (place, DriverJob::Bind(functions)),
+        HelperCommand::Restore { place, functions } => (place, DriverJob::Restore(functions)),
+    };
+    gvm::helper::run(&place.root, Duration::from_millis(place.patience_ms), &job)
 }
 
 fn serve(service: Service, config: Config) -> anyhow::Result<()> {

@@ -21,6 +21,7 @@ mod error;
 mod events;
 mod files;
 mod goal;
+mod helper;
 mod identity;
 mod image;
 mod key;
@@ -47,6 +48,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::context::Context;
 use self::error::{CliError, CliResult, EXIT_CODES};
+pub use self::helper::{HelperCommand, Place};
 use self::output::{Color, Format, Output, Talk};
 use crate::api::client::Client;
 use crate::api::error::ErrorCode;
@@ -151,6 +153,9 @@ enum Command {
     Serve,
     /// Run the SSH gateway
     Gateway,
+    /// Change the drivers of a card's functions; started by the manager
+    #[command(subcommand, hide = true)]
+    Helper(helper::HelperCommand),
     /// Print a completion script for a shell
     Completions(shell::CompletionsArgs),
     /// Print the manual page, or write one for every command
@@ -181,6 +186,14 @@ impl Cli {
         match self.command {
             Command::Serve => Some(Service::Manager),
             Command::Gateway => Some(Service::Gateway),
+            _ => None,
+        }
+    }
+
+    /// What the helper is to do, where it is asked for.
+    pub fn helper(&self) -> Option<&HelperCommand> {
+        match &self.command {
+            Command::Helper(command) => Some(command),
             _ => None,
         }
     }
@@ -293,7 +306,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Key(command) => key::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
-        Command::Serve | Command::Gateway => {
+        Command::Serve | Command::Gateway | Command::Helper(_) => {
             Err(CliError::new(ErrorCode::Internal, "services are started by the program, not by the command line"))
         }
     }

@@ -9,6 +9,7 @@
 //! A [`Card`] is a fact of one moment. Who may have it, and who has it, is not here: that is [`super::gpu`].
 
 pub mod blockers;
+pub mod function;
 pub mod identity;
 pub mod known;
 pub mod pci;

@@ -5,6 +5,7 @@
 mod cli;
 mod e2e;
 mod gateway;
+mod gpu_claim;
 mod house;
 mod hypervisor;
 mod profiles;

@@ -30,9 +30,11 @@ const LAYERS: &[(&str, &[&str])] = &[
     // Front doors: they know use cases, and not what those stand on.
     ("api::server", &["api::error", "api::types", "auth", "manager", "model"]),
     ("web", &["api::types", "auth", "manager", "model"]),
+    // The child mode: started by the manager, it does what gpu says and knows nobody.
+    ("helper", &["gpu"]),
     // Composition.
     ("daemon", &["api::server", "auth", "config", "host", "hypervisor", "image", "manager", "model", "store"]),
-    ("main", &["cli", "config", "daemon", "gateway", "telemetry"]),
+    ("main", &["cli", "config", "daemon", "gateway", "helper", "telemetry"]),
     ("lib", &[]),
 ];
 

@@ -1,5 +1,6 @@
 //! What tests share.
 
+pub mod kernel;
 pub mod own_process;
 pub mod private_host;
 pub mod run;

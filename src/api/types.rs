@@ -331,11 +331,11 @@ pub struct Me {
 pub struct FindingView {
     /// Stable word, such as `kvm`.
     pub check: String,
-    /// ok, note, warning or fault.
+    /// ok, note, warn or fail.
     pub level: String,
     /// What was found.
     pub message: String,
-    /// Command that mends it, empty where there is nothing to mend.
+    /// Commands that mend it, one a line; empty where there is nothing to mend.
     pub fix: String,
 }
 

@@ -16,7 +16,7 @@ mod config_file;
 mod console;
 mod context;
 mod create;
-mod doctor;
+pub mod doctor;
 mod error;
 mod events;
 mod files;
@@ -151,7 +151,7 @@ enum Command {
     #[command(subcommand)]
     Key(key::KeyCommand),
     /// Check the host for everything that gvm needs
-    Doctor,
+    Doctor(doctor::DoctorArgs),
     /// Check a configuration file
     CheckConfig(config_file::CheckConfigArgs),
     /// Run the manager
@@ -310,7 +310,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Image(command) => image::run(&cx, command).await,
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
-        Command::Doctor => doctor::run(&cx).await,
+        Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {
             Err(CliError::new(ErrorCode::Internal, "services are started by the program, not by the command line"))

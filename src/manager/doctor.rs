@@ -1,21 +1,32 @@
 //! What the doctor looks at, and what runs guest code.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::{Manager, error};
+use super::{Manager, ManagerError, Result, error};
 use crate::auth::policy::Permit;
+use crate::gpu::{GpuBackend as _, GpuOptions, HostGpus};
 use crate::host::HostRoot;
 use crate::host::accelerator::Probe;
 use crate::host::facts::{self, FactsQuery};
 use crate::image::catalogue::kernel_files;
-use crate::model::host::{HypervisorVersions, Version};
+use crate::model::card::blockers::BlockerKind;
+use crate::model::card::{Card, Discovery};
+use crate::model::gpu::{GpuDevice, GpuLease};
+use crate::model::host::{Accelerator, HostFacts, HypervisorVersions, Version};
 use crate::model::id::VmId;
 use crate::model::image::Image;
+use crate::model::name::ProfileName;
+use crate::model::network::NetworkSpec;
+use crate::model::profile::Profile;
+use crate::model::quota::{self, Usage};
+use crate::model::units::Mib;
 use crate::model::vm::domain_name;
 pub use crate::plan::doctor::Finding;
+use crate::plan::doctor::profile::{Admission, ProfilePatient, Refusal, examine_for};
 use crate::plan::doctor::{Patient, examine};
+use crate::plan::place::{self, Held, Holder};
 
 /// Between two tries to prove KVM, where nothing changed meanwhile.
 const PROVE_AGAIN: Duration = Duration::from_secs(600);
@@ -24,35 +35,111 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// The image whose kernel is tried first: it is the smallest.
 const SMALLEST_IMAGE: &str = "tiny";
 
+/// What was found out for one examination.
+struct Chart {
+    host: HostFacts,
+    accelerator: Accelerator,
+    hypervisor: std::result::Result<HypervisorVersions, String>,
+    gpus: std::result::Result<Discovery, String>,
+    network: NetworkSpec,
+    images: usize,
+    lost_images: Vec<String>,
+    strays: Vec<String>,
+}
+
 impl Manager {
-    /// Looks at everything that this host needs.
-    pub async fn doctor(&self, _permit: &Permit) -> Vec<Finding> {
-        let group = self.config.manager.socket_group.clone();
+    /// Looks at everything that this host needs, or at what one profile needs.
+    ///
+    /// # Errors
+    /// Where the profile is not there for the one who asks, or the store fails.
+    pub async fn doctor(&self, permit: &Permit, profile: Option<&ProfileName>) -> Result<Vec<Finding>> {
+        let Some(name) = profile else { return Ok(examine(&self.patient(&self.chart().await))) };
+        let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can use a profile"))?;
+        let profile = self.profile_for(user, name).await?;
+        let chart = self.chart().await;
+        let admission = self.admission_of(&profile, &chart).await?;
+        Ok(examine_for(&ProfilePatient { host: self.patient(&chart), profile: &profile, admission: &admission }))
+    }
+
+    async fn chart(&self) -> Chart {
         let query = FactsQuery {
             state_dir: self.config.manager.state_dir.clone(),
-            groups: group.iter().cloned().collect(),
+            groups: self.config.manager.socket_group.iter().cloned().collect(),
             users: vec![self.config.gateway.user.clone()],
+            socket: self.config.manager.socket.clone(),
+            listen: Some(self.config.gateway.listen),
         };
         let root = HostRoot::default();
-        let (host, versions, images, strays) =
-            tokio::join!(facts::read(&root, &query), self.versions(), self.store.images(), self.strays());
+        let (host, hypervisor, images, strays, gpus) = tokio::join!(
+            facts::read(&root, &query),
+            self.versions(),
+            self.store.images(),
+            self.strays(),
+            tokio::time::timeout(PATIENCE, host_gpus().discover())
+        );
         let images = images.unwrap_or_default();
         let is_lost = |image: &Image| !self.layout.image_dir(image.id).is_dir();
         let lost = images.iter().filter(|row| is_lost(&row.image)).map(|row| row.image.name.to_string());
-        let lost_images: Vec<String> = lost.collect();
-        let network = self.network();
-        let patient = Patient {
-            host: &host,
-            accelerator: &self.host().accelerator,
-            hypervisor: versions.as_ref().map_err(String::as_str),
-            network: &network,
-            socket_group: group.as_deref(),
-            gateway_user: &self.config.gateway.user,
-            images: images.len(),
-            lost_images: &lost_images,
-            strays: &strays,
+        let gpus = match gpus {
+            Ok(found) => found.map_err(|e| error::chain(&e)),
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         };
-        examine(&patient)
+        Chart {
+            lost_images: lost.collect(),
+            images: images.len(),
+            accelerator: self.host().accelerator,
+            network: self.network(),
+            host,
+            hypervisor,
+            gpus,
+            strays,
+        }
+    }
+
+    fn patient<'a>(&'a self, chart: &'a Chart) -> Patient<'a> {
+        Patient {
+            host: &chart.host,
+            accelerator: &chart.accelerator,
+            hypervisor: chart.hypervisor.as_ref().map_err(String::as_str),
+            gpus: chart.gpus.as_ref().map_err(String::as_str),
+            network: &chart.network,
+            socket_group: self.config.manager.socket_group.as_deref(),
+            gateway_user: &self.config.gateway.user,
+            gateway_listen: self.config.gateway.listen,
+            images: chart.images,
+            lost_images: &chart.lost_images,
+            strays: &chart.strays,
+        }
+    }
+
+    /// What admission would say now to a machine of this profile, of a person who has none.
+    async fn admission_of(&self, profile: &Profile, chart: &Chart) -> Result<Admission> {
+        let image = self.image_for(profile, None).await;
+        let found = image.as_ref().ok().and_then(Option::as_ref);
+        let shape = self.check_shape(profile.vcpus, profile.memory, profile.disk, found);
+        let ask = Usage { vms: 1, vcpus: profile.vcpus.into(), memory: profile.memory, disk: profile.disk };
+        let quota = quota::check(&self.config.people.quota, &Usage::default(), &ask);
+        let mut tx = self.store.write().await?;
+        let capacity = self.check_capacity(&mut tx, profile.memory).await;
+        // Dropped without commit: nothing was written.
+        drop(tx);
+        Ok(Admission {
+            image: image.map(|image| image.map(|image| image.name.to_string())).map_err(refusal),
+            shape: shape.map_err(refusal),
+            quota: quota.map_err(|e| Refusal {
+                message: e.to_string(),
+                hint: Some("raise it under [people.quota] in /etc/gvm/gvm.toml; systemctl restart gvm".to_owned()),
+            }),
+            capacity: capacity.map_err(refusal),
+            gpus: place::pick(&profile.gpus, &devices(chart.gpus.as_ref().ok()), &self.held().await?),
+        })
+    }
+
+    /// Cards that are held; by whom is nobody's business here.
+    async fn held(&self) -> Result<Held> {
+        let leases = self.store.leases().await?;
+        let holder = |lease: GpuLease| (lease.partition.gpu().clone(), Holder { state: lease.state, vm: None });
+        Ok(leases.into_iter().map(holder).collect())
     }
 
     /// Domains that carry our name and are not ours, or carry our metadata and have no row: after a restored backup.
@@ -67,7 +154,7 @@ impl Manager {
         strays
     }
 
-    async fn versions(&self) -> Result<HypervisorVersions, String> {
+    async fn versions(&self) -> std::result::Result<HypervisorVersions, String> {
         let asked = tokio::time::timeout(PATIENCE, self.hypervisor.facts()).await;
         let late = |_| format!("no answer within {} s: it hangs", PATIENCE.as_secs());
         let found = asked.map_err(late)?.map_err(|e| e.to_string())?;
@@ -125,4 +212,33 @@ impl Manager {
             self.set_accelerator(found);
         }
     }
+}
+
+/// The cards of this host: the one place where the doctor gets them from.
+fn host_gpus() -> &'static HostGpus {
+    static GPUS: OnceLock<HostGpus> = OnceLock::new();
+    GPUS.get_or_init(|| HostGpus::new(GpuOptions::default()))
+}
+
+/// The cards as they are planned with.
+fn devices(found: Option<&Discovery>) -> Vec<GpuDevice> {
+    let cards = found.iter().flat_map(|found| &found.cards).filter(|card| !card.is_vf());
+    let device = |card: &Card| {
+        let memory = card.memory.map_or(Mib(0), |memory| memory.size);
+        let reasons: Vec<&str> = card.blockers.iter().map(|blocker| blocker.text.as_str()).collect();
+        GpuDevice {
+            numa_node: card.numa_node,
+            siblings: card.siblings(),
+            iommu_group: card.iommu.as_ref().map(|group| group.number),
+            upstream: card.upstream.bridges.clone(),
+            is_foreign: card.blockers.iter().any(|blocker| blocker.kind == BlockerKind::Foreign),
+            blocked: (!reasons.is_empty()).then(|| reasons.join("; ")),
+            ..GpuDevice::new(card.id(), card.address, card.model.clone(), memory)
+        }
+    };
+    cards.map(device).collect()
+}
+
+fn refusal(error: ManagerError) -> Refusal {
+    Refusal { message: error.message, hint: error.hint }
 }

@@ -31,7 +31,7 @@ pub fn parse<T: FromStr<Err: Display>>(text: &str) -> Result<T> {
     text.parse().map_err(|e: T::Err| ManagerError::invalid(e.to_string()))
 }
 
-fn parse_opt<T: FromStr<Err: Display>>(text: Option<&String>) -> Result<Option<T>> {
+pub fn parse_opt<T: FromStr<Err: Display>>(text: Option<&String>) -> Result<Option<T>> {
     text.map(|text| parse(text)).transpose()
 }
 

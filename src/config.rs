@@ -272,6 +272,7 @@ impl Config {
             ("manager.stop_grace_seconds", manager.stop_grace_seconds, 0, 24 * 3600),
             ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
             ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
+            ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),
             ("gateway.max_connections", count(gateway.max_connections), 1, MANY),
             ("gateway.max_per_address", count(gateway.max_per_address), 1, MANY),

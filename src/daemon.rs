@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::server;
 use crate::auth::peercred::Peers;
-use crate::config::Config;
+use crate::config::{Config, GpuConfig};
 use crate::gpu::{GpuOptions, HostGpus};
 use crate::host::{HostRoot, facts};
 use crate::hypervisor::Hypervisor;
@@ -97,7 +97,10 @@ pub async fn run(config: Config) -> Result<()> {
 }
 
 fn gpu_options(config: &Config) -> GpuOptions {
-    GpuOptions { managed: config.gpu.managed.clone(), nvml: config.gpu.nvml.clone(), ..GpuOptions::default() }
+    let usual = GpuOptions::default();
+    let GpuConfig { managed, boot_displays, nvml, bind_seconds } = config.gpu.clone();
+    let bind_patience = bind_seconds.map_or(usual.bind_patience, Duration::from_secs);
+    GpuOptions { managed, boot_displays, nvml, bind_patience, ..usual }
 }
 
 /// One manager per state directory.

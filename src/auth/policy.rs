@@ -280,6 +280,8 @@ mod tests {
         ImageChange      own ---y others ---- gateway -
         KeyOwn           own yyyy others ---- gateway -
         Doctor           own yyyy others ---- gateway -
+        GpuSee           own yyyy others ---- gateway -
+        GpuChange        own ---y others ---- gateway -
         OperationSee     own yyyy others ---- gateway -
         OperationSeeAll  own --yy others ---- gateway -
         GatewayAsk       own ---y others ---- gateway y

@@ -110,8 +110,8 @@ impl Claims {
         slots.dedup();
         let mut looks = Vec::new();
         for which in slots {
-            let (files, job) = (self.files.clone(), job.clone());
-            let look = move || function::look_at(&files, &job, which);
+            let (files, job, given) = (self.files.clone(), job.clone(), self.options.boot_displays.clone());
+            let look = move || function::look_at(&files, &job, which, &given);
             let found = self.lanes.of(which).ask(PATIENCE, look).await.map_err(|error| match error {
                 NoAnswer::Hangs(_) => BindError::Stuck(format!("{which}: looking at it hangs in the kernel: {error}")),
                 error => BindError::Transient(format!("{which}: looking at it: {error}")),

@@ -78,7 +78,7 @@ fn look(files: &Files, address: PciAddress, wish: Wish<'_>) -> Result<Option<Loo
     }
     let driver = device.driver();
     let is_as_wished = match wish {
-        Wish::Vfio => device.is_vfio(),
+        Wish::Vfio { .. } => device.is_vfio(),
         Wish::Back(wanted) => {
             driver.as_deref() == wanted && device.driver_override().as_deref().is_none_or(|only| Some(only) == wanted)
         }
@@ -86,8 +86,8 @@ fn look(files: &Files, address: PciAddress, wish: Wish<'_>) -> Result<Option<Loo
     if is_as_wished {
         return Ok(None);
     }
-    if matches!(wish, Wish::Vfio) {
-        if whole_slot().any(|other| other.is_boot_display()) {
+    if let Wish::Vfio { is_display_given } = wish {
+        if !is_display_given && whole_slot().any(|other| other.is_boot_display()) {
             return refused("is the boot display: the host's screen is on it");
         }
         if device.enabled_vfs() > 0 {
@@ -101,17 +101,26 @@ fn look(files: &Files, address: PciAddress, wish: Wish<'_>) -> Result<Option<Loo
 
 #[derive(Clone, Copy)]
 enum Wish<'a> {
-    Vfio,
+    Vfio {
+        /// Also where the host's screen is on it.
+        is_display_given: bool,
+    },
     Back(Option<&'a str>),
 }
 
 /// Looks at all functions of a job that lie in one slot.
-pub(super) fn look_at(files: &Files, job: &DriverJob, which: PciAddress) -> Result<Vec<Look>, BindError> {
+pub(super) fn look_at(
+    files: &Files,
+    job: &DriverJob,
+    which: PciAddress,
+    boot_displays: &BTreeSet<PciAddress>,
+) -> Result<Vec<Look>, BindError> {
     let mut found = Vec::new();
+    let is_display_given = boot_displays.iter().any(|given| slot(*given) == which);
     match job {
         DriverJob::Bind(addresses) => {
             for address in addresses.iter().filter(|address| slot(**address) == which) {
-                found.extend(look(files, *address, Wish::Vfio)?);
+                found.extend(look(files, *address, Wish::Vfio { is_display_given })?);
             }
         }
         DriverJob::Restore(all) => {

@@ -43,6 +43,7 @@ use self::lanes::NoAnswer;
 use self::nvml::NvmlReader;
 use self::uevent::Events;
 use self::worker::{NotBegun, Worker};
+use crate::model::card::blockers::BlockerKind;
 use crate::model::card::function::{DriverJob, FunctionState, Restore};
 use crate::model::card::pci::PciIds;
 use crate::model::card::{CardFinding, CardFindingKind, Discovery, NvmlStatus};
@@ -164,6 +165,8 @@ pub struct GpuOptions {
     pub nvml_patience: Duration,
     /// The cards that gvm manages; `None` where no list was made, so that all count. Others are shown, and blocked.
     pub managed: Option<BTreeSet<PciAddress>>,
+    /// Cards that the host's screen is on and that are handed out all the same.
+    pub boot_displays: BTreeSet<PciAddress>,
     /// The program that changes drivers: gvm itself, as it was found at the start.
     pub helper: PathBuf,
     /// Time for each function to change its driver. The helper is killed after that.
@@ -178,6 +181,7 @@ impl Default for GpuOptions {
             nvml: None,
             nvml_patience: nvml::PATIENCE,
             managed: None,
+            boot_displays: BTreeSet::new(),
             helper: std::env::current_exe().unwrap_or_else(|_| "/proc/self/exe".into()),
             bind_patience: BIND_PATIENCE,
         }
@@ -239,7 +243,11 @@ impl HostGpus {
                 findings.push(CardFinding { kind, address: Some(*address), text });
             }
         }
-        Discovery { cards, findings, nvml: status, nvswitches }.judged(self.options.managed.as_ref())
+        let mut found = Discovery { cards, findings, nvml: status, nvswitches }.judged(self.options.managed.as_ref());
+        for card in found.cards.iter_mut().filter(|card| self.options.boot_displays.contains(&card.address)) {
+            card.blockers.retain(|blocker| blocker.kind != BlockerKind::BootDisplay);
+        }
+        found
     }
 }
 

@@ -10,6 +10,7 @@ use futures_util::future::join_all;
 
 use super::{HostRoot, kernel, routes, upkeep};
 use crate::child::{ChildCall, SEARCH_PATH};
+use crate::model::host::upkeep::HugePool;
 use crate::model::host::{DiskSpace, HostFacts, Program, Resolver, Route, UefiFirmware, Version};
 use crate::model::units::Mib;
 
@@ -98,6 +99,11 @@ pub fn phys_bits(root: &HostRoot) -> Option<u32> {
     let text = root.read("proc/cpuinfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("address sizes")?.trim_start().strip_prefix(':'))?;
     line.trim().split_whitespace().next()?.parse().ok()
+}
+
+/// Pools of huge pages, node by node.
+pub fn huge_pools(root: &HostRoot) -> Vec<HugePool> {
+    super::upkeep::huge_pools(root)
 }
 
 /// What is read from files alone.

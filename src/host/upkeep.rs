@@ -30,7 +30,7 @@ pub(super) fn read(root: &HostRoot, query: &FactsQuery) -> UpkeepFacts {
     let mut above: Vec<&Path> = query.state_dir.ancestors().filter(|path| !path.as_os_str().is_empty()).collect();
     above.reverse();
     UpkeepFacts {
-        hugepages: nodes.iter().flat_map(|node| pools(root, node.number)).collect(),
+        hugepages: huge_pools(root),
         transparent_hugepages: root.read("sys/kernel/mm/transparent_hugepage/enabled").as_deref().and_then(chosen),
         nodes,
         clock: Clock::Unknown,
@@ -65,6 +65,11 @@ fn clock_by(answer: &str) -> Clock {
 fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
+}
+
+/// All pools.
+pub(super) fn huge_pools(root: &HostRoot) -> Vec<HugePool> {
+    nodes(root).iter().flat_map(|node| pools(root, node.number)).collect()
 }
 
 fn nodes(root: &HostRoot) -> Vec<NumaNode> {

@@ -1,32 +1,29 @@
 //! What the doctor looks at, and what runs guest code.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Manager, ManagerError, Result, error};
+use super::gpus::{Entry, Seen, Table};
+use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
-use crate::gpu::{GpuBackend as _, GpuOptions, HostGpus};
 use crate::host::HostRoot;
 use crate::host::accelerator::Probe;
 use crate::host::facts::{self, FactsQuery};
 use crate::image::catalogue::kernel_files;
-use crate::model::card::blockers::BlockerKind;
-use crate::model::card::{Card, Discovery};
-use crate::model::gpu::{GpuDevice, GpuLease};
+use crate::model::card::Discovery;
 use crate::model::host::{Accelerator, HostFacts, HypervisorVersions, Version};
 use crate::model::id::VmId;
 use crate::model::image::Image;
 use crate::model::name::ProfileName;
 use crate::model::network::NetworkSpec;
+use crate::model::principal::User;
 use crate::model::profile::Profile;
 use crate::model::quota::{self, Usage};
-use crate::model::units::Mib;
 use crate::model::vm::domain_name;
 pub use crate::plan::doctor::Finding;
 use crate::plan::doctor::profile::{Admission, ProfilePatient, Refusal, examine_for};
 use crate::plan::doctor::{Patient, examine};
-use crate::plan::place::{self, Held, Holder};
 
 /// Between two tries to prove KVM, where nothing changed meanwhile.
 const PROVE_AGAIN: Duration = Duration::from_secs(600);
@@ -41,6 +38,8 @@ struct Chart {
     accelerator: Accelerator,
     hypervisor: std::result::Result<HypervisorVersions, String>,
     gpus: std::result::Result<Discovery, String>,
+    seen: Option<Arc<Seen>>,
+    entries: Vec<Entry>,
     network: NetworkSpec,
     images: usize,
     lost_images: Vec<String>,
@@ -53,15 +52,15 @@ impl Manager {
     /// # Errors
     /// Where the profile is not there for the one who asks, or the store fails.
     pub async fn doctor(&self, permit: &Permit, profile: Option<&ProfileName>) -> Result<Vec<Finding>> {
-        let Some(name) = profile else { return Ok(examine(&self.patient(&self.chart().await))) };
+        let Some(name) = profile else { return Ok(examine(&self.patient(&self.chart(permit).await))) };
         let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can use a profile"))?;
         let profile = self.profile_for(user, name).await?;
-        let chart = self.chart().await;
-        let admission = self.admission_of(&profile, &chart).await?;
+        let chart = self.chart(permit).await;
+        let admission = self.admission_of(user, &profile, &chart).await?;
         Ok(examine_for(&ProfilePatient { host: self.patient(&chart), profile: &profile, admission: &admission }))
     }
 
-    async fn chart(&self) -> Chart {
+    async fn chart(&self, permit: &Permit) -> Chart {
         let query = FactsQuery {
             state_dir: self.config.manager.state_dir.clone(),
             groups: self.config.manager.socket_group.iter().cloned().collect(),
@@ -75,15 +74,17 @@ impl Manager {
             self.versions(),
             self.store.images(),
             self.strays(),
-            tokio::time::timeout(PATIENCE, host_gpus().discover())
+            tokio::time::timeout(PATIENCE, self.look_at_gpus())
         );
         let images = images.unwrap_or_default();
         let is_lost = |image: &Image| !self.layout.image_dir(image.id).is_dir();
         let lost = images.iter().filter(|row| is_lost(&row.image)).map(|row| row.image.name.to_string());
-        let gpus = match gpus {
-            Ok(found) => found.map_err(|e| error::chain(&e)),
+        let seen = match gpus {
+            Ok(found) => found.map_err(|e| e.to_string()),
             Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         };
+        let gpus = seen.as_ref().map(|seen| seen.told(permit.user())).map_err(Clone::clone);
+        let entries = seen.as_ref().map(|seen| seen.entries.clone()).unwrap_or_default();
         Chart {
             lost_images: lost.collect(),
             images: images.len(),
@@ -92,6 +93,8 @@ impl Manager {
             host,
             hypervisor,
             gpus,
+            seen: seen.ok(),
+            entries,
             strays,
         }
     }
@@ -102,6 +105,7 @@ impl Manager {
             accelerator: &chart.accelerator,
             hypervisor: chart.hypervisor.as_ref().map_err(String::as_str),
             gpus: chart.gpus.as_ref().map_err(String::as_str),
+            known_gpus: &chart.entries,
             network: &chart.network,
             socket_group: self.config.manager.socket_group.as_deref(),
             gateway_user: &self.config.gateway.user,
@@ -113,7 +117,7 @@ impl Manager {
     }
 
     /// What admission would say now to a machine of this profile, of a person who has none.
-    async fn admission_of(&self, profile: &Profile, chart: &Chart) -> Result<Admission> {
+    async fn admission_of(&self, user: &User, profile: &Profile, chart: &Chart) -> Result<Admission> {
         let image = self.image_for(profile, None).await;
         let found = image.as_ref().ok().and_then(Option::as_ref);
         let shape = self.check_shape(profile.vcpus, profile.memory, profile.disk, found);
@@ -121,6 +125,10 @@ impl Manager {
         let quota = quota::check(&self.config.people.quota, &Usage::default(), &ask);
         let mut tx = self.store.write().await?;
         let capacity = self.check_capacity(&mut tx, profile.memory).await;
+        let table = match &chart.seen {
+            Some(seen) => self.gpu_table(&mut tx, seen, Some(user)).await?,
+            None => Table::default(),
+        };
         // Dropped without commit: nothing was written.
         drop(tx);
         Ok(Admission {
@@ -131,15 +139,8 @@ impl Manager {
                 hint: Some("raise it under [people.quota] in /etc/gvm/gvm.toml; systemctl restart gvm".to_owned()),
             }),
             capacity: capacity.map_err(refusal),
-            gpus: place::pick(&profile.gpus, &devices(chart.gpus.as_ref().ok()), &self.held().await?),
+            gpus: table.pick(&profile.gpus),
         })
-    }
-
-    /// Cards that are held; by whom is nobody's business here.
-    async fn held(&self) -> Result<Held> {
-        let leases = self.store.leases().await?;
-        let holder = |lease: GpuLease| (lease.partition.gpu().clone(), Holder { state: lease.state, vm: None });
-        Ok(leases.into_iter().map(holder).collect())
     }
 
     /// Domains that carry our name and are not ours, or carry our metadata and have no row: after a restored backup.
@@ -199,7 +200,7 @@ impl Manager {
         let mut rows = match self.store.images().await {
             Ok(rows) => rows,
             Err(e) => {
-                tracing::error!(error = %error::chain(&e), "cannot list images to prove KVM with");
+                tracing::error!(error = %super::error::chain(&e), "cannot list images to prove KVM with");
                 return;
             }
         };
@@ -212,31 +213,6 @@ impl Manager {
             self.set_accelerator(found);
         }
     }
-}
-
-/// The cards of this host: the one place where the doctor gets them from.
-fn host_gpus() -> &'static HostGpus {
-    static GPUS: OnceLock<HostGpus> = OnceLock::new();
-    GPUS.get_or_init(|| HostGpus::new(GpuOptions::default()))
-}
-
-/// The cards as they are planned with.
-fn devices(found: Option<&Discovery>) -> Vec<GpuDevice> {
-    let cards = found.iter().flat_map(|found| &found.cards).filter(|card| !card.is_vf());
-    let device = |card: &Card| {
-        let memory = card.memory.map_or(Mib(0), |memory| memory.size);
-        let reasons: Vec<&str> = card.blockers.iter().map(|blocker| blocker.text.as_str()).collect();
-        GpuDevice {
-            numa_node: card.numa_node,
-            siblings: card.siblings(),
-            iommu_group: card.iommu.as_ref().map(|group| group.number),
-            upstream: card.upstream.bridges.clone(),
-            is_foreign: card.blockers.iter().any(|blocker| blocker.kind == BlockerKind::Foreign),
-            blocked: (!reasons.is_empty()).then(|| reasons.join("; ")),
-            ..GpuDevice::new(card.id(), card.address, card.model.clone(), memory)
-        }
-    };
-    cards.map(device).collect()
 }
 
 fn refusal(error: ManagerError) -> Refusal {

@@ -26,16 +26,18 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::{Manager, ManagerError, Result, error, lock};
 use crate::gpu::GpuBackend;
-use crate::model::card::{Card, CardFinding, NvmlStatus};
+use crate::model::card::blockers::BlockerKind;
+use crate::model::card::{Card, CardFinding, Discovery, NvmlStatus};
 use crate::model::gpu::GpuId;
 use crate::model::inventory::KnownGpu;
 use crate::model::pci::PciAddress;
-use crate::plan::inventory::{Recognised, recognise};
+use crate::model::principal::User;
+use crate::plan::inventory::{Eyes, Recognised, SOMEBODY, recognise};
 use crate::store::{commit, gpus};
 
 pub use self::change::{GpuChange, WantedMode};
-pub(super) use self::place::write_leases;
-pub(super) use self::steps::{ensure_bound, facts, release};
+pub(super) use self::place::{Table, write_leases};
+pub(super) use self::steps::{ensure_bound, must_have_memory, release, standing};
 pub use crate::plan::inventory::Entry;
 pub use crate::plan::place::Offer;
 
@@ -63,6 +65,21 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The look as it may be told to this person: members do not learn of the host's processes.
+    pub(super) fn told(&self, user: Option<&User>) -> Discovery {
+        let mut cards: Vec<Card> = self.entries.iter().filter_map(|entry| entry.card.clone()).collect();
+        if place::Reader::of(user).eyes == Eyes::Member {
+            for blocker in cards.iter_mut().flat_map(|card| &mut card.blockers) {
+                if blocker.kind == BlockerKind::Held {
+                    blocker.text = SOMEBODY.to_owned();
+                }
+            }
+            cards.iter_mut().for_each(|card| card.holders.clear());
+        }
+        let (findings, nvml, nvswitches) = (self.findings.clone(), self.nvml.clone(), self.nvswitches.clone());
+        Discovery { cards, findings, nvml, nvswitches }
+    }
+
     /// The entry of a card that is here.
     pub fn card(&self, id: &GpuId) -> Option<(&KnownGpu, &Card)> {
         let entry = self.entries.iter().find(|entry| entry.id == *id)?;

@@ -73,8 +73,8 @@ impl Manager {
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         self.want(&mut tx, &mut vm, wanted, &observed).await?;
         vm.generation = vm.generation.next();
-        if wanted.is_up() && observed.is_off() {
-            self.renew_gpus(&mut tx, &mut vm, seen.as_deref(), permit.user()).await?;
+        if wanted.is_up() {
+            self.renew_gpus(&mut tx, &mut vm, seen.as_deref(), permit.user(), &observed).await?;
         }
         if matches!(wanted, Wanted::Restart | Wanted::ForceRestart) {
             vm.restart_requested = Some(vm.generation);

@@ -257,7 +257,7 @@ async fn decide(manager: &Manager, vm: &Vm, observed: &Observed) -> Result<Decis
         },
         _ => false,
     };
-    let gpus = match super::gpus::facts(manager, vm, observed).await {
+    let gpus = match super::gpus::standing(manager, vm, observed).await {
         Ok(gpus) => gpus,
         // Nothing may be concluded of a machine whose cards cannot be looked at.
         Err(why) => {

@@ -255,6 +255,7 @@ async fn start(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     if lock(&manager.copied).contains(&vm.id) {
         return Err(Failure { is_transient: true, ..Failure::new(step, "its disk is being copied") });
     }
+    gpus::must_have_memory(vm, step).await?;
     forget_reach(manager, vm.id);
     let hypervisor = &manager.hypervisor;
     let network = manager.network();

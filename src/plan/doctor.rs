@@ -19,6 +19,7 @@ use std::net::SocketAddr;
 use crate::model::card::Discovery;
 use crate::model::host::{Accelerator, HostFacts, HypervisorVersions};
 use crate::model::network::NetworkSpec;
+use crate::plan::inventory::Entry;
 
 /// The words of all checks, in the order in which they are told. `docs/runbook.md` explains each.
 pub const CHECKS: [&str; 42] = [
@@ -115,6 +116,8 @@ pub struct Patient<'a> {
     pub hypervisor: Result<&'a HypervisorVersions, &'a str>,
     /// The cards, or why they could not be looked at.
     pub gpus: Result<&'a Discovery, &'a str>,
+    /// The cards with what is remembered and decided of them, those that are gone included.
+    pub known_gpus: &'a [Entry],
     /// The members' network.
     pub network: &'a NetworkSpec,
     /// The group that may use the socket, where one is configured.
@@ -150,6 +153,7 @@ pub fn examine(patient: &Patient<'_>) -> Vec<Finding> {
     }
     findings.extend(cards::around(patient));
     findings.extend(cards::each(patient));
+    findings.extend(cards::decided(patient.known_gpus));
     findings
 }
 

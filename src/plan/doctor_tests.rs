@@ -82,6 +82,7 @@ impl Case {
             accelerator: &self.accelerator,
             hypervisor: self.hypervisor.as_ref().map_err(String::as_str),
             gpus: self.gpus.as_ref().map_err(String::as_str),
+            known_gpus: &[],
             network: &self.network,
             socket_group: Some("gvm"),
             gateway_user: "gvm-gateway",

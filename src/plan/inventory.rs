@@ -173,7 +173,7 @@ pub enum Eyes {
 }
 
 /// What members read instead of a process of the host.
-const SOMEBODY: &str = "a process of the host has it open";
+pub const SOMEBODY: &str = "a process of the host has it open";
 
 /// The cards that can be planned with; those of `leased` are held by machines of ours.
 pub fn devices(entries: &[Entry], leased: &HashSet<GpuId>, eyes: Eyes) -> Vec<GpuDevice> {

@@ -237,15 +237,12 @@ fn plan_running(vm: &Vm, facts: &Facts<'_>) -> Decision {
         // It ended by itself: the next start is another one, with a boot of its own to be watched.
         _ if vm.started_at.is_some() => Decision::Act(Step::RecordOff),
         _ => match (vm.spec.gpus.is_empty(), facts.gpus) {
-            (false, GpuFacts::NoLease) => Decision::GiveUp(NO_LEASE.to_owned()),
-            (false, GpuFacts::NotBound) => Decision::Act(Step::EnsureGpuBound),
+            // Without a lease the step says so and ends: it is never started without its cards.
+            (false, GpuFacts::NoLease | GpuFacts::NotBound) => Decision::Act(Step::EnsureGpuBound),
             _ => plan_defined(vm, facts).unwrap_or(Decision::Act(Step::Start)),
         },
     }
 }
-
-/// A machine that lost its cards to a fault of theirs is not started without.
-const NO_LEASE: &str = "it holds no GPU any more; start it again to be given one";
 
 /// True while the store says that a start was carried out and its end was not yet noted.
 const fn is_started(vm: &Vm) -> bool {

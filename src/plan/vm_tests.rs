@@ -130,8 +130,8 @@ fn cards_are_taken_before_the_definition_and_given_back_when_it_is_off() {
     assert_eq!(check(&wanted, &off, NotBound), "ensure-gpu-bound");
     assert_eq!(check(&wanted, &Observed::Missing, Bound), "define");
     assert_eq!(check(&wanted, &off, Bound), "start");
-    // Never without: its cards were lost to a fault.
-    assert!(check(&wanted, &off, NoLease).starts_with("give up: it holds no GPU"));
+    // Never without: the step says that it holds none.
+    assert_eq!(check(&wanted, &off, NoLease), "ensure-gpu-bound");
     // Off, whoever turned it off; running, nothing is given back.
     let stopped = vm(Desired::Stopped);
     assert_eq!(check(&stopped, &off, Bound), "release-gpu");

@@ -8,6 +8,7 @@ use super::Seen;
 use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
 use crate::model::id::{LeaseId, UserId, VmId};
 use crate::model::principal::{Role, User};
+use crate::model::state::Observed;
 use crate::model::units::Mib;
 use crate::model::vm::{Generation, Vm, VmSpec};
 use crate::plan::inventory::{Entry, Eyes, devices};
@@ -96,13 +97,14 @@ impl Manager {
         Ok(Table::new(&entries, &leases, &names, reader.eyes))
     }
 
-    /// Cards for a machine that is off and is to run: those it holds where all of them can still be had, else others.
+    /// Cards for a machine that is to run: those it holds where all of them can still be had, else others.
     pub(in crate::manager) async fn renew_gpus(
         &self,
         tx: &mut Write,
         vm: &mut Vm,
         seen: Option<&Seen>,
         user: Option<&User>,
+        observed: &Observed,
     ) -> Result<()> {
         let Some(seen) = seen else { return Ok(()) };
         let held: Vec<GpuLease> = leases::read(tx).await?.into_iter().filter(|lease| lease.vm == vm.id).collect();
@@ -114,8 +116,13 @@ impl Manager {
                 is_there && matches!(device.service, Service::Good | Service::Noted(_))
             })
         };
-        if !held.is_empty() && held.iter().all(is_good) {
+        let is_up = observed.is_active();
+        if !held.is_empty() && (is_up || held.iter().all(is_good)) {
             return Ok(());
+        }
+        if is_up {
+            // Somebody started it by hand, without cards.
+            vm.restart_requested = Some(vm.generation);
         }
         // What it held and is still bound is given back by the next tidying: nobody holds it, and what its drivers were
         // is on the card's own row.

@@ -10,15 +10,18 @@ use jiff::Timestamp;
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, hold};
 use crate::gpu::BindError;
+use crate::host::{HostRoot, facts};
 use crate::model::card::Card;
 use crate::model::card::function::{FunctionState, Restore};
 use crate::model::gpu::{GpuId, LeaseState, Partition};
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::PciAddress;
 use crate::model::state::Observed;
+use crate::model::units::Mib;
 use crate::model::vm::{Desired, Vm};
 use crate::plan::inventory::{functions, functions_of, obstacles};
 use crate::plan::vm::GpuFacts;
+use crate::plan::{pages, place};
 use crate::store::gpus::Decision;
 use crate::store::{commit, gpus, leases, vms};
 
@@ -32,7 +35,7 @@ fn held_functions(vm: &Vm) -> Vec<PciAddress> {
 }
 
 /// Where a machine stands with its cards; an error says why that is not known.
-pub(in crate::manager) async fn facts(manager: &Manager, vm: &Vm, observed: &Observed) -> Result<GpuFacts, String> {
+pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &Observed) -> Result<GpuFacts, String> {
     if vm.spec.gpus.is_empty() && vm.placement.gpus.is_empty() {
         return Ok(GpuFacts::NoLease);
     }
@@ -62,6 +65,10 @@ fn last(step: &'static str, message: impl Into<String>) -> Failure {
 
 /// Takes the cards of a machine that is off: everything is checked first, then recorded, then done.
 pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
+    let leases = manager.store.leases_of(vm.id).await.map_err(|e| Failure::store(step, &e))?;
+    if leases.is_empty() {
+        return Err(last(step, "it holds no GPU any more; start it again to be given one"));
+    }
     let seen = manager.look_at_gpus().await.map_err(|e| transient(step, e.to_string()))?;
     let mates = functions(seen.entries.iter().filter_map(|entry| entry.card.as_ref()));
     let mut cards: Vec<&Card> = Vec::new();
@@ -96,10 +103,46 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         hold::point("gpu-recorded").await;
         bind(manager, partition.gpu(), card, step).await?;
     }
+    let on_store = |error| Failure::store(step, &error);
+    let huge_page = huge_page(vm).await;
+    let mut tx = manager.store.write().await.map_err(on_store)?;
     // A lease that was about to end is one to be used again.
-    let mut tx = manager.store.write().await.map_err(|e| Failure::store(step, &e))?;
-    leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await.map_err(|e| Failure::store(step, &e))?;
-    commit(tx).await.map_err(|e| Failure::store(step, &e))
+    leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await.map_err(on_store)?;
+    if let Some(mut fresh) = vms::read(&mut tx, vm.id).await.map_err(on_store)?
+        && fresh.placement.huge_page != huge_page
+    {
+        // Only now is it known what the pools have; the definition follows from the row.
+        fresh.placement.huge_page = huge_page;
+        vms::update(&mut tx, &fresh).await.map_err(on_store)?;
+    }
+    commit(tx).await.map_err(on_store)
+}
+
+/// Pages for the machine's memory, as the pools stand now.
+async fn huge_page(vm: &Vm) -> Option<Mib> {
+    let node = place::numa_node(&vm.placement.gpus);
+    let memory = vm.spec.memory;
+    let looked =
+        tokio::task::spawn_blocking(move || pages::pick(&facts::huge_pools(&HostRoot::default()), node, memory));
+    looked.await.ok().flatten()
+}
+
+/// Refuses a start for which the host has not the memory: a device pins all of it at once, and the host would go down.
+pub(in crate::manager) async fn must_have_memory(vm: &Vm, step: &'static str) -> Done {
+    if vm.placement.gpus.is_empty() || vm.placement.huge_page.is_some() {
+        return Ok(());
+    }
+    let looked = tokio::task::spawn_blocking(|| facts::memory(&HostRoot::default())).await;
+    match looked {
+        Ok((total, available)) if total.0 > 0 && available < vm.spec.memory => Err(Failure::new(
+            step,
+            format!(
+                "a VM with a GPU pins all of its memory at the start: it has {}, and the host has {available} available of {total}",
+                vm.spec.memory
+            ),
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A card that is not where it was.

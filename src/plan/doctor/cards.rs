@@ -6,6 +6,8 @@ use crate::model::card::blockers::{Blocker, BlockerKind};
 use crate::model::card::pci::Vendor;
 use crate::model::card::{Card, CardFinding, CardFindingKind, Discovery, NvmlStatus};
 use crate::model::host::HostFacts;
+use crate::model::inventory::Withheld;
+use crate::plan::inventory::Entry;
 
 /// How many there are, and how many can be had.
 pub(super) fn overview(patient: &Patient<'_>) -> Option<Finding> {
@@ -95,6 +97,38 @@ fn nvswitch(finding: &CardFinding, host: &HostFacts) -> String {
 pub(super) fn each(patient: &Patient<'_>) -> Vec<Finding> {
     let Ok(found) = patient.gpus else { return Vec::new() };
     found.cards.iter().filter(|card| !card.is_vf()).map(|card| one(card, found, patient.host)).collect()
+}
+
+/// Cards that are kept out of use or are gone, which cannot be seen by looking at what is there.
+pub(super) fn decided(entries: &[Entry]) -> Vec<Finding> {
+    entries.iter().filter_map(decision).collect()
+}
+
+fn decision(entry: &Entry) -> Option<Finding> {
+    let known = entry.known.as_ref()?;
+    let address = entry.address()?;
+    let name = format!("{address} {}", entry.model());
+    match (&known.withheld, &entry.card) {
+        (Some(Withheld::Quarantined { why, .. }), _) => Some(bad(
+            "gpu",
+            Level::Warn,
+            format!("{name} is kept out of use: {why}"),
+            format!("gvm gpu show {address}; gvm gpu readmit {address}  # once it is well again"),
+        )),
+        (Some(Withheld::Stuck { why, .. }), _) => Some(bad(
+            "gpu",
+            Level::Fail,
+            format!("{name} is stuck in the kernel: {why}"),
+            "reboot  # nothing else makes the kernel let go of it; other cards and machines go on meanwhile",
+        )),
+        (None, None) => Some(bad(
+            "gpu",
+            Level::Note,
+            format!("{name} was here once and is gone"),
+            "lspci -nn | grep -iE 'vga|3d|display'; dmesg | grep -iE 'pcieport|aer'",
+        )),
+        (None, Some(_)) => None,
+    }
 }
 
 fn one(card: &Card, found: &Discovery, host: &HostFacts) -> Finding {

@@ -33,7 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The child mode: started by the manager, it does what gpu says and knows nobody.
     ("helper", &["gpu", "model"]),
     // Composition.
-    ("daemon", &["api::server", "auth", "config", "host", "hypervisor", "image", "manager", "model", "store"]),
+    ("daemon", &["api::server", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"]),
     ("main", &["cli", "config", "daemon", "gateway", "helper", "telemetry"]),
     ("lib", &[]),
 ];

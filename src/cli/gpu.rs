@@ -4,9 +4,11 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
 use super::context::Context;
-use super::error::CliResult;
+use super::error::{CliError, CliResult};
+use super::scan::ScanArgs;
 use super::table::{Align, card, size, table};
 use crate::api::client::segment;
+use crate::api::error::ErrorCode;
 use crate::api::types::{ChangeGpuMode, GpuList, GpuView, OfferList, OfferView, WithholdGpu};
 
 /// `gvm gpu`
@@ -39,6 +41,8 @@ host         it goes back to its driver whenever no machine has it (the default)
     },
     /// Take a withheld or quarantined card back into use
     Readmit(GpuArg),
+    /// Look at the cards of this machine, without a manager
+    Scan(ScanArgs),
 }
 
 /// A card.
@@ -100,6 +104,7 @@ pub async fn run(cx: &Context, command: GpuCommand) -> CliResult {
             let view = cx.client.post(&gpu.path("/withhold"), &WithholdGpu { why }).await?;
             told(cx, &view, "withheld")
         }
+        GpuCommand::Scan(_) => Err(CliError::new(ErrorCode::Internal, "a scan needs no manager")),
         GpuCommand::Readmit(gpu) => {
             let view = cx.client.post(&gpu.path("/readmit"), &json!({})).await?;
             told(cx, &view, "back in use")

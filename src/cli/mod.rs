@@ -34,6 +34,7 @@ mod profile;
 mod progress;
 #[cfg(test)]
 mod samples;
+mod scan;
 mod shell;
 mod ssh;
 mod table;
@@ -278,6 +279,7 @@ pub fn run(cli: Cli) -> ExitCode {
 
 async fn dispatch(cli: Cli, out: Output) -> CliResult {
     match cli.command {
+        Command::Gpu(gpu::GpuCommand::Scan(args)) => return scan::run(&out, &args),
         Command::CheckConfig(args) => return config_file::run(&out, cli.global.config.as_deref(), args),
         Command::Completions(args) => return shell::completions(&out, &args, &mut Cli::command()),
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),

@@ -26,7 +26,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("api::types", &["api::error"]),
     ("api::client", &["api::error", "api::types"]),
     ("gateway", &["api::client", "api::error", "api::types", "config", "model"]),
-    ("cli", &["api::client", "api::error", "api::types", "config", "model"]),
+    // `gpu scan` looks at this machine itself, for hosts without a manager.
+    ("cli", &["api::client", "api::error", "api::types", "config", "gpu", "model"]),
     // Front doors: they know use cases, and not what those stand on.
     ("api::server", &["api::error", "api::types", "auth", "manager", "model"]),
     ("web", &["api::types", "auth", "manager", "model"]),

@@ -27,7 +27,7 @@ pub const UID: u32 = 4242;
 /// The parts that survive a crash of the manager.
 #[derive(Debug)]
 pub struct World {
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
     pub config: Config,
     pub fake: Arc<FakeHypervisor>,
     pub gpus: FakeGpus,
@@ -53,15 +53,21 @@ impl World {
     }
 
     fn of(dir: tempfile::TempDir) -> Self {
+        let world = Self::on(dir.path());
+        Self { _dir: Some(dir), ..world }
+    }
+
+    /// With its files in a folder that somebody else looks after: the world of another process as well.
+    pub fn on(dir: &Path) -> Self {
         let mut config = Config::default();
-        config.manager.state_dir = dir.path().join("state");
-        config.manager.config_dir = dir.path().join("etc");
-        config.manager.socket = dir.path().join("api.sock");
+        config.manager.state_dir = dir.join("state");
+        config.manager.config_dir = dir.join("etc");
+        config.manager.socket = dir.join("api.sock");
         config.manager.socket_group = None;
         config.manager.tick_seconds = 1;
         config.manager.stop_grace_seconds = 2;
         std::fs::create_dir_all(&config.manager.state_dir).unwrap();
-        Self { _dir: dir, config, fake: Arc::new(FakeHypervisor::new()), gpus: FakeGpus::default() }
+        Self { _dir: None, config, fake: Arc::new(FakeHypervisor::new()), gpus: FakeGpus::default() }
     }
 
     pub fn state_dir(&self) -> &Path {

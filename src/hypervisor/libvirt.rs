@@ -74,6 +74,15 @@ pub struct Deadlines {
     pub start: Duration,
 }
 
+impl Deadlines {
+    /// How long a machine of this size may take to start.
+    fn start_of(&self, memory: Mib, hostdevs: usize) -> Duration {
+        let devices = u64::try_from(hostdevs).unwrap_or(u64::MAX);
+        let more = (memory.0 / 1024).saturating_add(devices.saturating_mul(60));
+        self.start.saturating_add(Duration::from_secs(more))
+    }
+}
+
 impl Default for Deadlines {
     fn default() -> Self {
         Self {
@@ -191,12 +200,10 @@ impl Libvirt {
     async fn start_deadline(&self, vm: VmId) -> Result<Duration> {
         let work = move |conn: &Connect, _: &Shared| {
             let ours = observe::need(conn, vm, &format!("starting domain {}", domain_name(vm)))?;
-            let gib = ours.description.observed.memory.0 / 1024;
-            let cards = u64::try_from(ours.description.observed.hostdevs.len()).unwrap_or(0);
-            Ok(Duration::from_secs(gib.saturating_add(cards.saturating_mul(60))))
+            Ok((ours.description.observed.memory, ours.description.observed.hostdevs.len()))
         };
-        let more = self.on(&self.quick, self.deadlines.quick, "starting", vm, work).await?;
-        Ok(self.deadlines.start.saturating_add(more))
+        let (memory, hostdevs) = self.on(&self.quick, self.deadlines.quick, "starting", vm, work).await?;
+        Ok(self.deadlines.start_of(memory, hostdevs))
     }
 }
 
@@ -372,5 +379,19 @@ struct Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         self.shared.asking().remove(&self.vm);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Case A-multi-gpu-start-timeout: 30 s, a second for each GiB and 40 s for each card; eight cards and 1 TiB.
+    #[test]
+    fn a_large_machine_is_not_given_up_while_it_starts() {
+        let needs = Duration::from_secs(30 + 1024 + 8 * 40);
+        let given = Deadlines::default().start_of(Mib(1 << 20), 8);
+        assert!(given > needs && given < needs * 2, "{given:?}");
+        assert_eq!(Deadlines::default().start_of(Mib(256), 0), Deadlines::default().start);
     }
 }

@@ -12,6 +12,7 @@ pub mod blockers;
 pub mod function;
 pub mod identity;
 pub mod known;
+pub mod xid;
 
 use std::collections::BTreeSet;
 

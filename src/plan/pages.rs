@@ -6,13 +6,13 @@ use crate::model::units::Mib;
 
 /// The largest pages that hold so much memory, on the node where it must be; `None` for ordinary pages.
 pub fn pick(pools: &[HugePool], node: Option<u32>, memory: Mib) -> Option<Mib> {
-    let mut sizes: Vec<u64> = pools.iter().map(|pool| pool.page_kib).filter(|kib| kib % 1024 == 0).collect();
+    let mut sizes: Vec<u64> = pools.iter().map(|pool| pool.page_kib).filter(|kib| kib.is_multiple_of(1024)).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let is_enough = |kib: &&u64| {
         let here = |pool: &&HugePool| pool.page_kib == **kib && node.is_none_or(|node| node == pool.node);
         let free: u64 = pools.iter().filter(here).map(|pool| pool.free).fold(0, u64::saturating_add);
-        memory.kib() % **kib == 0 && free.saturating_mul(**kib) >= memory.kib()
+        memory.kib().is_multiple_of(**kib) && free.saturating_mul(**kib) >= memory.kib()
     };
     sizes.iter().rev().find(is_enough).map(|kib| Mib(kib / 1024))
 }

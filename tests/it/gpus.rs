@@ -13,6 +13,7 @@ use gvm::model::gpu::{GpuRequest, LeaseState};
 use gvm::model::id::VmId;
 use gvm::model::principal::{Principal, Role};
 use gvm::model::state::VmState;
+use gvm::model::units::Mib;
 use jiff::Timestamp;
 
 use crate::support::cards::{at, card, host};
@@ -269,6 +270,23 @@ async fn a_failed_bind_is_tried_again_and_a_failed_return_is_kept_out_of_use() {
     assert_eq!(states(&life).await[CARD], GpuState::Withheld);
     let gpu = life.manager.gpu(&life.permit(Action::GpuSee), CARD).await.unwrap();
     assert!(gpu.reasons.iter().any(|why| why.contains("nvidia did not come back")), "{:?}", gpu.reasons);
+}
+
+/// Case A-memory-admission-bypassed: 64 GiB, 8 of them the host's, 40 given to machines with cards, 24 more asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn memory_counts_for_machines_with_cards_as_for_all() {
+    let world = world(&[CARD, OTHER]);
+    let life = world.live_with(|host| host.capacity.reserve = Mib(8 << 10)).await;
+    let create = async |name: &str, gib: u64| {
+        let gpus = GpuRequest::parse_list(&["1".to_owned()]).unwrap();
+        life.create_as(name, |request| (request.gpus, request.memory) = (Some(gpus), Some(Mib(gib << 10)))).await
+    };
+    create("large", 40).await.unwrap();
+    let (kind, text) = told(create("more", 24).await.unwrap_err());
+    assert_eq!((kind, text.contains("has 16 GiB of memory free")), (Kind::NoCapacity, true), "{text}");
+    assert_eq!(states(&life).await[OTHER], GpuState::Free);
+    create("less", 16).await.unwrap();
+    assert_eq!(states(&life).await[OTHER], GpuState::Claimed);
 }
 
 /// Case A-renumbered, and cards that are pulled out.

@@ -76,24 +76,30 @@ impl World {
 
     /// A manager on the same database and hypervisor whose reconciler is driven by hand.
     pub async fn live(&self) -> Life {
-        self.begin().await.0
+        self.live_with(|_| {}).await
+    }
+
+    /// The same on a host that differs from the usual one.
+    pub async fn live_with(&self, edit: impl FnOnce(&mut ThisHost)) -> Life {
+        self.begin(edit).await.0
     }
 
     /// The same with its reconciler running.
     pub async fn live_running(&self) -> Life {
-        let (life, woken) = self.begin().await;
+        let (life, woken) = self.begin(|_| {}).await;
         tokio::spawn(reconciler::run(life.manager.clone(), woken));
         life
     }
 
-    async fn begin(&self) -> (Life, tokio::sync::mpsc::Receiver<VmId>) {
+    async fn begin(&self, edit: impl FnOnce(&mut ThisHost)) -> (Life, tokio::sync::mpsc::Receiver<VmId>) {
         let store = Store::open(&self.state_dir().join("gvm.db")).await.unwrap();
-        let facts = ThisHost {
+        let mut facts = ThisHost {
             id: HostId::generate(),
             boot_id: "boot-1".to_owned(),
             capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16, phys_bits: Some(46) },
             accelerator: Accelerator::Kvm,
         };
+        edit(&mut facts);
         let stop = CancellationToken::new();
         let gpus = Arc::new(self.gpus.clone());
         let (manager, woken) =

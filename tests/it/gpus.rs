@@ -191,7 +191,7 @@ async fn a_stuck_card_is_out_of_use_and_everything_else_goes_on() {
     life.settle(vm).await;
     let trouble = life.store.vm(vm).await.unwrap().unwrap().trouble.unwrap();
     assert!(trouble.is_final && trouble.message.contains("is stuck"), "{trouble:?}");
-    assert_eq!(states(&life).await[CARD], GpuState::Claimed);
+    assert_eq!(states(&life).await[CARD], GpuState::Stuck);
     // Started again it is given the other card.
     life.power(vm, Wanted::Start).await.unwrap();
     life.settle(vm).await;

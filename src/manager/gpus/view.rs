@@ -184,6 +184,8 @@ fn row(
     let state = match (lease.map(|lease| lease.state), device) {
         _ if entry.card.is_none() => GpuState::Gone,
         (_, None) => GpuState::VirtualFunction,
+        // Whoever was to have it does not get it.
+        _ if matches!(service, Some((GpuState::Stuck, _))) => GpuState::Stuck,
         (Some(LeaseState::Attached), _) => GpuState::InUse,
         (Some(LeaseState::Sanitising), _) => GpuState::Sanitising,
         (Some(LeaseState::Claimed), _) => GpuState::Claimed,

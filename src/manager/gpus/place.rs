@@ -106,8 +106,18 @@ impl Manager {
         user: Option<&User>,
         observed: &Observed,
     ) -> Result<()> {
-        let Some(seen) = seen else { return Ok(()) };
         let held: Vec<GpuLease> = leases::read(tx).await?.into_iter().filter(|lease| lease.vm == vm.id).collect();
+        // Of a request from before, and not given back yet.
+        let is_left = held.iter().any(|lease| !vm.placement.gpus.contains(&lease.partition));
+        if is_left && !observed.is_off() {
+            let message = format!("VM {} has not let go of GPUs that it is not to have any more", vm.name);
+            return Err(ManagerError::conflict(message).hint(format!("gvm stop {0} && gvm start {0}", vm.name)));
+        }
+        if is_left {
+            leases::release(tx, vm.id).await?;
+        }
+        let held = if is_left { Vec::new() } else { held };
+        let Some(seen) = seen else { return Ok(()) };
         let table = self.gpu_table(tx, seen, user).await?;
         let is_good = |lease: &GpuLease| {
             let device = table.devices.iter().find(|device| device.id == *lease.partition.gpu());
@@ -138,10 +148,10 @@ impl Manager {
         &self,
         tx: &mut Write,
         seen: Option<&Seen>,
-        user: &User,
+        user: Option<&User>,
         spec: &VmSpec,
     ) -> Result<Chosen> {
-        match self.choose_gpus(tx, seen, Some(user), spec).await {
+        match self.choose_gpus(tx, seen, user, spec).await {
             Err(refusal) if refusal.kind != Kind::NoCapacity => Err(refusal),
             Ok(_) | Err(_) => Ok(Chosen::default()),
         }

@@ -98,7 +98,7 @@ pub fn memory(root: &HostRoot) -> (Mib, Mib) {
 pub fn phys_bits(root: &HostRoot) -> Option<u32> {
     let text = root.read("proc/cpuinfo")?;
     let line = text.lines().find_map(|line| line.strip_prefix("address sizes")?.trim_start().strip_prefix(':'))?;
-    line.trim().split_whitespace().next()?.parse().ok()
+    line.split_whitespace().next()?.parse().ok()
 }
 
 /// Pools of huge pages, node by node.

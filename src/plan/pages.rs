@@ -12,7 +12,7 @@ pub fn pick(pools: &[HugePool], node: Option<u32>, memory: Mib) -> Option<Mib> {
     let is_enough = |kib: &&u64| {
         let here = |pool: &&HugePool| pool.page_kib == **kib && node.is_none_or(|node| node == pool.node);
         let free: u64 = pools.iter().filter(here).map(|pool| pool.free).fold(0, u64::saturating_add);
-        memory.kib() % **kib == 0 && free.saturating_mul(**kib) >= memory.kib()
+        memory.kib().is_multiple_of(**kib) && free.saturating_mul(**kib) >= memory.kib()
     };
     sizes.iter().rev().find(is_enough).map(|kib| Mib(kib / 1024))
 }

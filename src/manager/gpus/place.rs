@@ -13,7 +13,7 @@ use crate::model::units::Mib;
 use crate::model::vm::{Generation, Vm, VmSpec};
 use crate::plan::inventory::{Entry, Eyes, devices};
 use crate::plan::place::{self, Held, Holder, WhyNot};
-use crate::plan::window::{GuestCpu, Window};
+use crate::plan::window::{GuestCpu, Window, fits_empty_port};
 use crate::store::{Write, gpus, leases, vms};
 
 /// What may be told to whom.
@@ -40,6 +40,8 @@ impl Reader {
 pub(in crate::manager) struct Chosen {
     pub partitions: Vec<Partition>,
     pub mmio64: Option<Mib>,
+    /// A guest that runs has no room laid out for them.
+    pub is_tight: bool,
 }
 
 /// Cards as the planner takes them.
@@ -176,12 +178,13 @@ impl Manager {
         let partitions = table.pick(&spec.gpus)?;
         let is_picked = |device: &&GpuDevice| partitions.iter().any(|partition| *partition.gpu() == device.id);
         let window = Window::of(table.devices.iter().filter(is_picked), spec.memory);
+        let is_tight = !table.devices.iter().filter(is_picked).all(fits_empty_port);
         let host = self.host();
         if let (true, Some(bits)) = (host.accelerator.is_kvm(), host.capacity.phys_bits) {
             let cpu = GuestCpu::HostPassthrough { bits };
             window.check(cpu).map_err(|why| ManagerError::invalid(why.to_string()))?;
         }
-        Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib) })
+        Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib), is_tight })
     }
 }
 

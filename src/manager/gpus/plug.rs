@@ -18,6 +18,7 @@ use crate::model::principal::User;
 use crate::model::state::Observed;
 use crate::model::units::Mib;
 use crate::model::vm::Vm;
+use crate::plan::window::EMPTY_PORT;
 use crate::store::{Write, commit, leases};
 
 /// What was seen before the transaction of a change.
@@ -66,10 +67,12 @@ impl Manager {
         // What it still holds of its last run is no longer meant for it: given back, and not used again.
         (vm.placement.gpus, vm.placement.mmio64, vm.placement.huge_page) = (chosen.partitions, chosen.mmio64, None);
         write_leases(tx, vm.id, vm.generation, &vm.placement.gpus).await?;
-        let is_tight = now.observed.is_active() && vm.placement.mmio64.is_some();
+        let is_tight = now.observed.is_active() && chosen.is_tight;
         Ok(is_tight.then(|| {
             format!(
-                "its guest was started without room for memory windows of this size: if the driver finds none, gvm restart {}",
+                "a guest that runs has no room laid out for memory windows above {}: if the driver does not find the GPU's, \
+                 gvm restart {}",
+                Mib(EMPTY_PORT >> 20),
                 vm.name
             )
         }))

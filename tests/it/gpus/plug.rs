@@ -44,7 +44,7 @@ async fn a_card_is_plugged_into_a_running_machine_and_given_back_after_its_stop(
     let vm = running(&life, "train").await;
     let accepted = set(&life, vm, &["a100"]).await.unwrap();
     assert_eq!(accepted.row.placement.gpus[0].address(), Some(at(CARD)), "chosen with the intent");
-    assert_eq!(states(&life).await[CARD], GpuState::Claimed);
+    assert_eq!((accepted.notes.len(), states(&life).await[CARD]), (0, GpuState::Claimed));
     assert_eq!(life.settle(vm).await, ["ensure-gpu-bound", "attach-gpu"]);
     assert_eq!(devices(&world, vm), [CARD, SOUND]);
     assert_eq!(drivers(&world, CARD).await, VFIO);
@@ -73,6 +73,22 @@ async fn a_card_is_plugged_into_a_running_machine_and_given_back_after_its_stop(
         (drivers(&world, CARD).await, states(&life).await[CARD]),
         (HOST.map(str::to_owned).to_vec(), GpuState::Free)
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_plugged_a_card_with_large_windows_is_told_what_may_come_of_it() {
+    let mut large = card(CARD);
+    large.bars = vec![gvm::model::pci::Bar { index: 1, size: 128 << 30, is_64bit: true, is_prefetchable: true }];
+    let world = world(&[]);
+    world.gpus.show(gvm::model::card::Discovery { cards: vec![large], ..Default::default() }.judged(None));
+    let life = world.live().await;
+    let vm = running(&life, "train").await;
+    let notes = set(&life, vm, &["1"]).await.unwrap().notes;
+    assert!(notes[0].contains("above 512 MiB") && notes[0].contains("gvm restart train"), "{notes:?}");
+    life.settle(vm).await;
+    life.power(vm, Wanted::Restart).await.unwrap();
+    life.settle(vm).await;
+    assert_eq!(life.store.vm(vm).await.unwrap().unwrap().placement.mmio64, Some(gvm::model::units::Mib(256 << 10)));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -82,6 +82,8 @@ pub struct ChangeVm {
     pub memory: Option<String>,
     /// Root disk, only ever larger.
     pub disk: Option<String>,
+    /// GPUs, in the words of `CreateVm`; an empty list takes them away. Refused where it runs and has some.
+    pub gpus: Option<Vec<String>>,
     /// Limits to change.
     pub caps: CapsPatch,
     /// Lifetime after each start; empty text takes it away.

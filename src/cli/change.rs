@@ -4,10 +4,12 @@ use clap::{Args, Subcommand};
 
 use super::caps::{Limit, LimitArgs};
 use super::context::Context;
+use super::create::gpus;
 use super::error::{CliError, CliResult};
 use super::goal::Goal;
 use super::ssh;
 use super::table::{caps, size, span};
+use super::vm;
 use super::vm_ref::VmRef;
 use super::wait::{WaitArgs, follow};
 use crate::api::types::{Accepted, ChangeVm, CloneVm};
@@ -85,17 +87,24 @@ pub struct TagArgs {
 /// Options of `gvm set`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Limits change at once on a running machine; `gvm show` reads them back from it.
+Limits change at once on a running machine; `gvm show` reads them back from it. GPUs are plugged into a running machine
+that has none. They cannot be taken out of it, nor be others: that needs a stop.
 
 Examples:
   gvm set dev --cpu-percent 150 --disk-iops 500
-  gvm set dev --disk-iops none --ttl 8h")]
+  gvm set dev --disk-iops none --ttl 8h
+  gvm set dev --gpu a100
+  gvm stop dev && gvm set dev --gpu none")]
 pub struct SetArgs {
     /// Machine: NAME, NAME.OWNER or id
     vm: VmRef,
     /// Lifetime after each start, such as 8h, or none
     #[arg(long, value_name = "DURATION")]
     ttl: Option<Limit<Seconds>>,
+    /// GPU: a model (a100), a number (2), both (2xa100), a memory (48GiB, a100:80GiB), :same-node or :same-switch after
+    /// them, or none; may be repeated
+    #[arg(long = "gpu", value_name = "GPU")]
+    gpus: Vec<String>,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -184,18 +193,22 @@ pub async fn tag(cx: &Context, command: TagCommand) -> CliResult {
 /// # Errors
 /// See [`CliError`].
 pub async fn set(cx: &Context, args: SetArgs) -> CliResult {
-    if args.limits.is_empty() && args.ttl.is_none() {
-        return Err(CliError::invalid("there is nothing to change").hint("give a limit or --ttl; see `gvm set --help`"));
+    if args.limits.is_empty() && args.ttl.is_none() && args.gpus.is_empty() {
+        let nothing = CliError::invalid("there is nothing to change");
+        return Err(nothing.hint("give a limit, --ttl or --gpu; see `gvm set --help`"));
     }
+    let gpus = gpus(&args.gpus)?;
+    let is_about_gpus = gpus.is_some();
     let ttl = args.ttl.map(|ttl| match ttl {
         Limit::Lift => String::new(),
         Limit::Value(ttl) => ttl.to_string(),
     });
-    let request = ChangeVm { caps: args.limits.patch(), ttl, ..ChangeVm::default() };
+    let request = ChangeVm { caps: args.limits.patch(), ttl, gpus, ..ChangeVm::default() };
     let done = change(cx, &args.vm, &request, &args.wait).await?;
     cx.out.result(&done, || {
         let ttl = or_none(done.vm.ttl_seconds.map(span).unwrap_or_default());
-        format!("{}: limits {}; lifetime {ttl}", done.vm.name, caps(&done.vm.caps))
+        let gpus = if is_about_gpus { format!("GPUs {}; ", or_none(vm::gpus(&done.vm))) } else { String::new() };
+        format!("{}: {gpus}limits {}; lifetime {ttl}", done.vm.name, caps(&done.vm.caps))
     })
 }
 

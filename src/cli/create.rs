@@ -98,8 +98,8 @@ impl CreateArgs {
     }
 }
 
-/// GPUs as typed: none said means the profile's, the word `none` means none at all.
-fn gpus(typed: &[String]) -> CliResult<Option<Vec<String>>> {
+/// GPUs as typed: none said means the profile's or those it has, the word `none` means none at all.
+pub(super) fn gpus(typed: &[String]) -> CliResult<Option<Vec<String>>> {
     match typed {
         [] => Ok(None),
         [one] if one == "none" => Ok(Some(Vec::new())),

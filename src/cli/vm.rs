@@ -152,7 +152,7 @@ fn facts(vm: &VmView) -> String {
 }
 
 /// What was asked for, and the cards it has.
-fn gpus(vm: &VmView) -> String {
+pub(super) fn gpus(vm: &VmView) -> String {
     let asked = vm.gpus.join(", ");
     if vm.gpu_addresses.is_empty() { asked } else { format!("{asked}: {}", vm.gpu_addresses.join(", ")) }
 }

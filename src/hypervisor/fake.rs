@@ -42,6 +42,7 @@ pub enum Op {
     Resume,
     Undefine,
     Apply,
+    AttachDevices,
     RootDiskSize,
     EnsureNetwork,
     EnsureHostEntry,

@@ -49,6 +49,7 @@ use super::{
     ByteStream, DomainSpec, DomainStats, DomainVerdict, ErrorKind, Hypervisor, HypervisorError, HypervisorFacts,
     LiveChange, Result, Wake,
 };
+use crate::model::gpu::PciAddress;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::Observed;
@@ -69,7 +70,7 @@ pub struct Deadlines {
     pub list: Duration,
     /// Defining, ending, networks.
     pub slow: Duration,
-    /// Starting, before what size adds: a second for each GiB and a minute for each host device, whose memory and
+    /// Starting and plugging host devices, before what size adds: a second for each GiB and a minute for each host device, whose memory and
     /// registers are set up before QEMU answers.
     pub start: Duration,
 }
@@ -196,14 +197,14 @@ impl Libvirt {
         self.on_named(&self.quick, self.deadlines.list, "listing domains", work).await
     }
 
-    /// Base and what the size of the machine adds.
-    async fn start_deadline(&self, vm: VmId) -> Result<Duration> {
+    /// Base and what the size of the machine adds, with so many devices besides those that it has.
+    async fn start_deadline(&self, what: &'static str, vm: VmId, devices: usize) -> Result<Duration> {
         let work = move |conn: &Connect, _: &Shared| {
-            let ours = observe::need(conn, vm, &format!("starting domain {}", domain_name(vm)))?;
+            let ours = observe::need(conn, vm, &format!("{what} domain {}", domain_name(vm)))?;
             Ok((ours.description.observed.memory, ours.description.observed.hostdevs.len()))
         };
-        let (memory, hostdevs) = self.on(&self.quick, self.deadlines.quick, "starting", vm, work).await?;
-        Ok(self.deadlines.start_of(memory, hostdevs))
+        let (memory, hostdevs) = self.on(&self.quick, self.deadlines.quick, what, vm, work).await?;
+        Ok(self.deadlines.start_of(memory, hostdevs.saturating_add(devices)))
     }
 }
 
@@ -253,7 +254,7 @@ impl Hypervisor for Libvirt {
     }
 
     async fn start(&self, vm: VmId) -> Result<()> {
-        let deadline = self.start_deadline(vm).await?;
+        let deadline = self.start_deadline("starting", vm, 0).await?;
         let work = move |conn: &Connect, shared: &Shared| lifecycle::start(conn, shared, vm);
         self.on(&self.slow, deadline, "starting", vm, work).await
     }
@@ -300,6 +301,14 @@ impl Hypervisor for Libvirt {
         let change = change.clone();
         let work = move |conn: &Connect, shared: &Shared| change::apply(conn, shared, vm, &change);
         self.on(&self.slow, self.deadlines.slow, "changing", vm, work).await
+    }
+
+    async fn attach_devices(&self, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+        let what = "plugging devices into";
+        let deadline = self.start_deadline(what, vm, devices.len()).await?;
+        let devices = devices.to_vec();
+        let work = move |conn: &Connect, shared: &Shared| change::attach_devices(conn, shared, vm, &devices);
+        self.on(&self.slow, deadline, what, vm, work).await
     }
 
     async fn root_disk_size(&self, vm: VmId) -> Result<Mib> {

@@ -62,6 +62,9 @@ pub struct HypervisorError {
     pub message: String,
 }
 
+/// Devices that can be plugged into a machine while it runs, counted by their functions: libvirt plugs one into each port.
+pub const PLUG_PORTS: u8 = 4;
+
 /// Shorthand for results of the port.
 pub type Result<T> = std::result::Result<T, HypervisorError>;
 
@@ -316,6 +319,11 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// resize the image file). Where it is active, what cannot be done without a restart is `Conflict` and says so:
     /// less memory, more than its maximum, memory in other than 128 MiB steps, a smaller disk.
     async fn apply(&self, vm: VmId, change: &LiveChange) -> Result<()>;
+
+    /// Plugs host devices into an active machine, one into each spare port; its definition stays as it is. Those that it
+    /// has are left alone, so that what was plugged in part is completed. `Conflict` where it is off, or has fewer free
+    /// ports ([`PLUG_PORTS`] at its start) than devices are missing; then nothing is plugged.
+    async fn attach_devices(&self, vm: VmId, devices: &[PciAddress]) -> Result<()>;
 
     /// The size of the root disk as the hypervisor sees it; `NotFound` where the machine has none.
     async fn root_disk_size(&self, vm: VmId) -> Result<Mib>;

@@ -9,6 +9,7 @@
 //! which would lose what they do not know. Nothing here talks to libvirt.
 
 mod network;
+mod ports;
 mod read;
 mod schema;
 #[cfg(test)]
@@ -25,10 +26,12 @@ use minijinja::{AutoEscape, Environment, Error as TemplateError, ErrorKind as Te
 use serde::Serialize;
 
 pub(super) use self::network::{HostEntry, Names, host_entry, network, read_network};
+pub(super) use self::ports::free_ports;
 pub(super) use self::read::{Description, cpus_of_node, machine_type, read_domain};
 pub(super) use self::view::{CPU_PERIOD_US, Site, cpu_quota_us, net_average};
 use super::{DomainSpec, ErrorKind, HypervisorError, Result};
 use crate::model::caps::Caps;
+use crate::model::gpu::PciAddress;
 use crate::model::units::Mib;
 
 /// Namespace of the element that makes a domain ours.
@@ -42,11 +45,12 @@ pub(super) const CAPS_URI: &str = "urn:gvm:caps:1";
 pub(super) const CAPS_PREFIX: &str = "gvmcaps";
 
 /// The built-in templates by file name.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 6] = [
     (DOMAIN, include_str!("../../templates/domain.xml.j2")),
     (NETWORK, include_str!("../../templates/network.xml.j2")),
     (HOST_ENTRY, include_str!("../../templates/host-entry.xml.j2")),
     (DIMM, include_str!("../../templates/dimm.xml.j2")),
+    (HOSTDEV, include_str!("../../templates/hostdev.xml.j2")),
     (CAPS, include_str!("../../templates/caps.xml.j2")),
 ];
 
@@ -54,6 +58,7 @@ const DOMAIN: &str = "domain.xml.j2";
 const NETWORK: &str = "network.xml.j2";
 const HOST_ENTRY: &str = "host-entry.xml.j2";
 const DIMM: &str = "dimm.xml.j2";
+const HOSTDEV: &str = "hostdev.xml.j2";
 const CAPS: &str = "caps.xml.j2";
 
 /// Those that an administrator may replace.
@@ -159,6 +164,11 @@ pub(super) fn dimm(templates: &Templates, size: Mib) -> Result<String> {
         size_kib: u64,
     }
     templates.render(DIMM, View { size_kib: size.kib() })
+}
+
+/// A device of the host to plug into a port.
+pub(super) fn hostdev(templates: &Templates, device: PciAddress, port: u8) -> Result<String> {
+    templates.render(HOSTDEV, view::plugged(device, port))
 }
 
 /// The limits as asked for, as an element for metadata; without prefix, which libvirt adds.

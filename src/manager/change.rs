@@ -1,13 +1,15 @@
 //! Rename, resize, limits, lifetime, labels.
 
 use super::create::{AcceptedChange, MAX_TAGS};
+use super::gpus::Now;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::CapsChange;
+use crate::model::gpu::GpuRequest;
 use crate::model::name::{Tag, VmName};
 use crate::model::quota::{self, Usage};
 use crate::model::units::{Mib, Seconds};
-use crate::model::vm::{Desired, Vm};
+use crate::model::vm::Vm;
 use crate::plan::vm::needs_restart;
 use crate::store::{StoreError, Write, audit, commit, vms};
 
@@ -22,6 +24,8 @@ pub struct ChangeRequest {
     pub memory: Option<Mib>,
     /// Root disk.
     pub disk: Option<Mib>,
+    /// GPUs; none takes them away.
+    pub gpus: Option<Vec<GpuRequest>>,
     /// Limits.
     pub caps: CapsChange,
     /// Lifetime; `Some(None)` takes it away.
@@ -39,7 +43,7 @@ impl ChangeRequest {
             "vm.rename"
         } else if self.vcpus.is_some() || self.memory.is_some() || self.disk.is_some() {
             "vm.resize"
-        } else if self.caps != CapsChange::default() || self.ttl.is_some() {
+        } else if self.gpus.is_some() || self.caps != CapsChange::default() || self.ttl.is_some() {
             "vm.set"
         } else {
             "vm.tag"
@@ -59,6 +63,13 @@ impl Manager {
             Some(reference) => self.store.image(reference.id).await?.map(|row| row.image),
             None => None,
         };
+        // Looked at before the transaction: nothing of the host is asked inside of one.
+        let now = match &request.gpus {
+            None => None,
+            Some(gpus) => {
+                Some(Now { observed: self.observe_for_change(vm.id).await, seen: self.look_for(gpus).await? })
+            }
+        };
         let mut tx = self.store.write().await?;
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         if vm.is_deleted() {
@@ -71,6 +82,10 @@ impl Manager {
         self.check_shape(vm.spec.vcpus, vm.spec.memory, vm.spec.disk, image.as_ref())?;
         self.check_growth(&mut tx, &before, &vm).await?;
         vm.generation = vm.generation.next();
+        let mut notes = Vec::new();
+        if let (Some(gpus), Some(now)) = (&request.gpus, &now) {
+            notes.extend(self.change_gpus(&mut tx, &mut vm, gpus, now, permit.user()).await?);
+        }
         (vm.trouble, vm.attempts, vm.next_try) = (None, 0, None);
         vms::update(&mut tx, &vm).await.map_err(|e| match e {
             StoreError::Taken("the name") => {
@@ -83,7 +98,6 @@ impl Manager {
         commit(tx).await?;
         self.watch.begin(&vm, row.action.as_str());
         self.look_at(vm.id);
-        let mut notes = Vec::new();
         if needs_restart(&vm, &self.observe_for_change(vm.id).await) {
             notes.push(format!("the new size takes effect at the next start: gvm restart {}", vm.name));
         }
@@ -122,7 +136,7 @@ impl Manager {
 
     /// What is more than before counts against quota and host.
     async fn check_growth(&self, tx: &mut Write, before: &Vm, after: &Vm) -> Result<()> {
-        let runs = matches!(after.desired, Desired::Running | Desired::Paused);
+        let runs = after.desired.is_up();
         let more = |new: u64, old: u64| if runs { new.saturating_sub(old) } else { 0 };
         let ask = Usage {
             vms: 0,

@@ -180,7 +180,7 @@ impl Manager {
         write_meta(&mut tx, LAST_ADDRESS, &address).await?;
         let chosen = match running {
             true => self.choose_gpus(&mut tx, seen.as_deref(), Some(user), &spec).await?,
-            false => self.could_have_gpus(&mut tx, seen.as_deref(), user, &spec).await?,
+            false => self.could_have_gpus(&mut tx, seen.as_deref(), Some(user), &spec).await?,
         };
         let placement = Placement {
             host: self.host().id,

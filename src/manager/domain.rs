@@ -8,7 +8,7 @@ use crate::model::gpu::{Partition, PciAddress};
 use crate::model::host::Accelerator;
 use crate::model::image::{Boot, DiskFormat, Image};
 use crate::model::units::Mib;
-use crate::model::vm::{Desired, Vm};
+use crate::model::vm::Vm;
 use crate::plan::place;
 
 use super::error::{ManagerError, Result};
@@ -56,7 +56,7 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
         serial: "seed".to_owned(),
     };
     // A machine that is to be off is defined without its cards: by the time somebody starts it they may be another's.
-    let is_up = matches!(vm.desired, Desired::Running | Desired::Paused);
+    let is_up = vm.desired.is_up();
     let partitions: &[Partition] = if is_up { &vm.placement.gpus } else { &[] };
     let functions = |partition: &Partition| match partition {
         Partition::Whole { bdf, siblings, .. } => std::iter::once(*bdf).chain(siblings.iter().copied()).collect(),
@@ -67,7 +67,8 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
     let vcpus = vm.spec.vcpus;
     // Memory of a machine with host devices is pinned as a whole at its start: nothing can be plugged. A guest
     // that boots firmware alone has nobody who would bring memory on line.
-    let can_plug = hostdevs.is_empty() && vm.spec.boot == Boot::Uefi;
+    let has_cards = !hostdevs.is_empty();
+    let can_plug = !has_cards && vm.spec.boot == Boot::Uefi;
     Ok(DomainSpec {
         id: vm.id,
         title: format!("{}.{}", vm.name, around.owner),
@@ -88,8 +89,8 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
         }),
         hostdevs,
         numa_node,
-        mmio64: vm.placement.mmio64.filter(|_| is_up),
-        huge_page: vm.placement.huge_page.filter(|_| is_up),
+        mmio64: vm.placement.mmio64.filter(|_| has_cards),
+        huge_page: vm.placement.huge_page.filter(|_| has_cards),
         tpm: vm.spec.tpm,
         graphics: vm.spec.graphics,
         serial_log: files.serial_log(),

@@ -6,6 +6,7 @@
 //!
 //!   place.rs    admission: Seen + leases -> plan::place -> leases, in the admission's own transaction
 //!   steps.rs    EnsureGpuBound and ReleaseGpu of one machine
+//!   plug.rs     another request of a machine that exists; AttachGpu
 //!   change.rs   what an administrator decides of a card; what a crash left half done
 //!   view.rs     what people see
 //! ```
@@ -14,6 +15,7 @@
 
 mod change;
 mod place;
+mod plug;
 mod steps;
 mod view;
 
@@ -37,6 +39,7 @@ use crate::store::{commit, gpus};
 
 pub use self::change::{GpuChange, WantedMode};
 pub(super) use self::place::{Table, write_leases};
+pub(super) use self::plug::{Now, attach};
 pub(super) use self::steps::{ensure_bound, must_have_memory, release, standing};
 pub use crate::plan::inventory::Entry;
 pub use crate::plan::place::Offer;

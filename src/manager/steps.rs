@@ -14,6 +14,7 @@ use crate::model::gpu::LeaseState;
 use crate::model::id::VmId;
 use crate::model::image::{Boot, Image};
 use crate::model::state::{FirstBoot, Observed};
+use crate::model::units::Mib;
 use crate::model::vm::{Desired, Vm};
 use crate::plan::vm::Step;
 use crate::store::vms::VmSecrets;
@@ -38,7 +39,7 @@ impl Failure {
         Self { step, message: message.into(), is_transient: false, is_final: false }
     }
 
-    fn hypervisor(step: &'static str, error: &HypervisorError) -> Self {
+    pub(super) fn hypervisor(step: &'static str, error: &HypervisorError) -> Self {
         Self {
             is_transient: error.kind == ErrorKind::Transient,
             is_final: error.kind == ErrorKind::Invalid,
@@ -85,6 +86,7 @@ pub async fn execute(manager: &Manager, vm: &Vm, step: &Step) -> Done {
             ensure_seed(manager, vm, name).await
         }
         Step::EnsureGpuBound => gpus::ensure_bound(manager, vm, name).await,
+        Step::AttachGpu => gpus::attach(manager, vm, name).await,
         Step::ReleaseGpu => gpus::release(manager, vm, name).await,
         Step::Define => {
             let spec = domain_spec(manager, vm).await.map_err(|e| Failure::manager(name, &e))?;
@@ -255,7 +257,7 @@ async fn start(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     if lock(&manager.copied).contains(&vm.id) {
         return Err(Failure { is_transient: true, ..Failure::new(step, "its disk is being copied") });
     }
-    gpus::must_have_memory(vm, step).await?;
+    gpus::must_have_memory(vm, Mib(0), step).await?;
     forget_reach(manager, vm.id);
     let hypervisor = &manager.hypervisor;
     let network = manager.network();

@@ -29,6 +29,13 @@ pub enum Desired {
     Absent,
 }
 
+impl Desired {
+    /// True where it is to hold memory and devices of the host.
+    pub const fn is_up(self) -> bool {
+        matches!(self, Self::Running | Self::Paused)
+    }
+}
+
 /// Counts the changes of intent of one machine; a stale step is recognised by an older one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -107,7 +114,8 @@ pub struct Placement {
     pub mac: MacAddress,
     /// Its address on the members' network.
     pub address: GuestAddress,
-    /// The partitions it holds leases of, in the order of their PCI slots.
+    /// The partitions that it is to have, in the order of their PCI slots; it holds leases of them. A lease of another
+    /// one is of a card that is being given back.
     #[serde(default)]
     pub gpus: Vec<Partition>,
     /// The least window for their 64-bit BARs that the firmware must be told.

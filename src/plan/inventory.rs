@@ -257,10 +257,14 @@ fn hindrances(card: &Card, is_leased: bool) -> impl Iterator<Item = &Blocker> {
     })
 }
 
-/// Everything that speaks against taking a card for a machine that has a lease of it, which does not run; `mates` are
-/// the functions of all cards.
-pub fn obstacles(card: &Card, mates: &HashSet<PciAddress>) -> Vec<String> {
-    let is_other = |blocker: &&Blocker| blocker.kind != BlockerKind::GroupMember;
+/// Everything that speaks against taking a card for a machine that has a lease of it; `mates` are the functions of all
+/// cards, and `own` is the machine's domain, which may have the card already.
+pub fn obstacles(card: &Card, mates: &HashSet<PciAddress>, own: Option<&str>) -> Vec<String> {
+    let is_own = |blocker: &Blocker| {
+        let mut holders = card.holders.iter().filter(|holder| own.is_some() && holder.domain.as_deref() == own);
+        blocker.kind == BlockerKind::InMachine && holders.any(|holder| holder.words() == blocker.text)
+    };
+    let is_other = |blocker: &&Blocker| blocker.kind != BlockerKind::GroupMember && !is_own(blocker);
     let blockers = card.blockers.iter().filter(is_other).map(|blocker| blocker.text.clone());
     let group = strangers(card, mates).map(|member| format!("its IOMMU group cannot go along: {}", member.words()));
     blockers.chain(group).collect()

@@ -26,6 +26,8 @@ pub enum Step {
     EnsureSeed,
     /// Take its cards from the host's drivers.
     EnsureGpuBound,
+    /// Plug its cards into the running machine.
+    AttachGpu,
     /// Check its cards, give them back to the host's drivers, and end the leases.
     ReleaseGpu,
     /// Define the domain, or define it anew with another shape.
@@ -73,6 +75,7 @@ impl Step {
             Self::EnsureDisk => "ensure-disk",
             Self::EnsureSeed => "ensure-seed",
             Self::EnsureGpuBound => "ensure-gpu-bound",
+            Self::AttachGpu => "attach-gpu",
             Self::ReleaseGpu => "release-gpu",
             Self::Define => "define",
             Self::Start => "start",
@@ -132,6 +135,8 @@ pub enum GpuFacts {
     NotBound,
     /// It holds leases, and VFIO has all cards.
     Bound,
+    /// It runs, has all cards, and that is noted.
+    Attached,
 }
 
 /// Everything that the decision looks at beside the machine itself.
@@ -306,7 +311,8 @@ fn plan_up(vm: &Vm, domain: &ObservedDomain, facts: &Facts<'_>) -> Decision {
     if expires_at.is_some_and(|at| at <= facts.now) {
         return Decision::Act(Step::Expire);
     }
-    if let Some(step) = plan_change(vm, domain, &facts.artefacts) {
+    // Cards last: with them no memory can be plugged.
+    if let Some(step) = plan_change(vm, domain, &facts.artefacts).or_else(|| plan_cards(facts.gpus)) {
         return Decision::Act(step);
     }
     expires_at.map_or(Decision::Settled, Decision::Wait)
@@ -321,7 +327,7 @@ fn plan_change(vm: &Vm, domain: &ObservedDomain, artefacts: &Artefacts) -> Optio
     if spec.vcpus > domain.vcpus && spec.vcpus <= domain.max_vcpus {
         return Some(Step::ApplyVcpus(spec.vcpus));
     }
-    if spec.memory > domain.memory && spec.memory <= domain.max_memory {
+    if spec.memory > domain.memory && spec.memory <= max_memory(domain) {
         return Some(Step::ApplyMemory(spec.memory));
     }
     if artefacts.disk.is_some_and(|size| size < spec.disk) {
@@ -330,13 +336,27 @@ fn plan_change(vm: &Vm, domain: &ObservedDomain, artefacts: &Artefacts) -> Optio
     None
 }
 
+/// What a running machine that holds cards still lacks of them.
+const fn plan_cards(gpus: GpuFacts) -> Option<Step> {
+    match gpus {
+        GpuFacts::NoLease | GpuFacts::Attached => None,
+        GpuFacts::NotBound => Some(Step::EnsureGpuBound),
+        GpuFacts::Bound => Some(Step::AttachGpu),
+    }
+}
+
+/// Memory that can be plugged up to. All of it is pinned for the cards that it has by now, and more cannot be.
+const fn max_memory(domain: &ObservedDomain) -> Mib {
+    if domain.hostdevs.is_empty() { domain.max_memory } else { domain.memory }
+}
+
 /// True where a change waits for a restart: fewer or more than can be plugged.
 pub fn needs_restart(vm: &Vm, observed: &Observed) -> bool {
     match observed {
         Observed::Defined(domain) if domain.power != Power::Off => {
             domain.vcpus != vm.spec.vcpus && (domain.vcpus > vm.spec.vcpus || vm.spec.vcpus > domain.max_vcpus)
                 || domain.memory != vm.spec.memory
-                    && (domain.memory > vm.spec.memory || vm.spec.memory > domain.max_memory)
+                    && (domain.memory > vm.spec.memory || vm.spec.memory > max_memory(domain))
         }
         _ => false,
     }

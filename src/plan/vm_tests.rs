@@ -149,6 +149,33 @@ fn cards_are_taken_before_the_definition_and_given_back_when_it_is_off() {
 }
 
 #[test]
+fn cards_are_plugged_into_a_machine_that_runs() {
+    use GpuFacts::{Attached, Bound, NoLease, NotBound};
+    let check = |vm: &Vm, observed: &Observed, gpus| check_all(vm, observed, READY, gpus, 5);
+    let mut wanted = started(Desired::Running);
+    wanted.spec.gpus = GpuRequest::parse_list(&["1".to_owned()]).unwrap();
+    // Its definition does not have them yet, which is nothing to a machine that runs.
+    let up = edit(domain(Power::Running), |domain| domain.shape = "without cards".to_owned());
+    assert_eq!(check(&wanted, &up, NotBound), "ensure-gpu-bound");
+    assert_eq!(check(&wanted, &up, Bound), "attach-gpu");
+    assert_eq!(check(&wanted, &up, Attached), "settled");
+    assert_eq!(check(&wanted, &up, NoLease), "settled");
+    let held = Vm { desired: Desired::Paused, ..wanted.clone() };
+    assert_eq!(check(&held, &domain(Power::Paused(WhyPaused::Asked)), Bound), "attach-gpu");
+    // Not before its start is noted, nor while it goes off.
+    assert_eq!(check(&Vm { started_at: None, ..wanted.clone() }, &up, NotBound), "record-started");
+    assert_eq!(check(&wanted, &domain(Power::ShuttingDown), Bound), "wait 6");
+    assert_eq!(check(&Vm { desired: Desired::Stopped, ..wanted.clone() }, &up, Bound), "ask-shutdown");
+    assert_eq!(check(&Vm { restart_requested: Some(Generation(1)), ..wanted.clone() }, &up, Bound), "ask-shutdown");
+    // Memory that can be plugged comes first, as it cannot be once the cards are there.
+    wanted.spec.memory = Mib(512);
+    let pluggable = edit(up, |domain| domain.max_memory = Mib(1024));
+    assert_eq!(check(&wanted, &pluggable, Bound), "apply-memory");
+    let with_card = edit(pluggable, |domain| domain.hostdevs = vec!["0000:41:00.0".to_owned()]);
+    assert_eq!((check(&wanted, &with_card, Attached).as_str(), needs_restart(&wanted, &with_card)), ("settled", true));
+}
+
+#[test]
 fn a_new_machine_gets_disk_seed_definition_and_start_in_that_order() {
     let vm = vm(Desired::Running);
     let nothing = Artefacts { has_room: true, ..Artefacts::default() };

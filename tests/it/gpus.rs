@@ -1,6 +1,8 @@
 //! Cards between machines: admission, taking, giving back, and what goes wrong with it. A real database, and cards and
 //! machines in memory.
 
+mod plug;
+
 use std::collections::HashMap;
 
 use gvm::auth::policy::Action;

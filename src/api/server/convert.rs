@@ -78,6 +78,7 @@ pub fn change(body: &ChangeVm) -> Result<ChangeRequest> {
         vcpus: body.cpus,
         memory: parse_opt(body.memory.as_ref())?,
         disk: parse_opt(body.disk.as_ref())?,
+        gpus: body.gpus.as_deref().map(gpus).transpose()?,
         caps: caps_change(&body.caps),
         ttl,
         add_tags: parse_all(&body.add_tags)?,

@@ -14,6 +14,7 @@ use crate::hypervisor::{
     ByteStream, DomainSpec, DomainStats, DomainVerdict, ErrorKind, Hypervisor, HypervisorError, HypervisorFacts,
     LiveChange, Result, Wake,
 };
+use crate::model::gpu::PciAddress;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::{Observed, Power, WhyPaused};
@@ -111,6 +112,10 @@ impl Hypervisor for FakeHypervisor {
 
     async fn apply(&self, vm: VmId, change: &LiveChange) -> Result<()> {
         self.call(Op::Apply, Some(vm), |world| world.domain(vm)?.apply(change)).await
+    }
+
+    async fn attach_devices(&self, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+        self.call(Op::AttachDevices, Some(vm), |world| world.attach(vm, devices)).await
     }
 
     async fn root_disk_size(&self, vm: VmId) -> Result<Mib> {

@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use tokio_util::sync::CancellationToken;
 
 use super::{Call, Guest, Op};
-use crate::hypervisor::{DomainSpec, DomainStats, ErrorKind, HypervisorError, LiveChange, Result};
+use crate::hypervisor::{DomainSpec, DomainStats, ErrorKind, HypervisorError, LiveChange, PLUG_PORTS, Result};
 use crate::model::caps::Caps;
+use crate::model::gpu::PciAddress;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::{Observed, ObservedDomain, Power, WhyPaused};
@@ -40,6 +41,8 @@ pub(super) struct FakeDomain {
     spec: DomainSpec,
     config: Numbers,
     live: Option<Numbers>,
+    /// Host devices that were plugged since its start, one into each port.
+    plugged: Vec<PciAddress>,
     pub power: Power,
     pub is_off_by_guest: bool,
     pub root_disk: Mib,
@@ -129,6 +132,7 @@ impl World {
                     spec: spec.clone(),
                     config: numbers,
                     live: None,
+                    plugged: Vec::new(),
                     power: Power::Off,
                     is_off_by_guest: false,
                     root_disk: Mib(1024),
@@ -145,12 +149,7 @@ impl World {
 
     pub(super) fn start(&mut self, vm: VmId) -> Result<()> {
         let wanted = self.domain(vm)?.spec.hostdevs.clone();
-        let taken = self.domains.iter().find(|(id, other)| {
-            **id != vm && is_active(&other.power) && other.spec.hostdevs.iter().any(|dev| wanted.contains(dev))
-        });
-        if let Some((other, _)) = taken {
-            return refuse(ErrorKind::Conflict, vm, &format!("a host device is in use by domain gvm-{other}"));
-        }
+        self.refuse_taken(vm, &wanted)?;
         let domain = self.domain(vm)?;
         if !is_active(&domain.power) {
             domain.live = Some(domain.config.clone());
@@ -158,6 +157,28 @@ impl World {
             domain.is_off_by_guest = false;
             domain.asks = 0;
         }
+        Ok(())
+    }
+
+    fn refuse_taken(&self, vm: VmId, wanted: &[PciAddress]) -> Result<()> {
+        let taken = self.domains.iter().find(|(id, other)| **id != vm && other.has().any(|dev| wanted.contains(dev)));
+        match taken {
+            Some((other, _)) => {
+                refuse(ErrorKind::Conflict, vm, &format!("a host device is in use by domain gvm-{other}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn attach(&mut self, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+        self.refuse_taken(vm, devices)?;
+        let domain = self.active(vm)?;
+        let missing: Vec<PciAddress> =
+            devices.iter().copied().filter(|device| !domain.has().any(|has| has == device)).collect();
+        if domain.plugged.len() + missing.len() > usize::from(PLUG_PORTS) {
+            return refuse(ErrorKind::Conflict, vm, "it has too few free ports");
+        }
+        domain.plugged.extend(missing);
         Ok(())
     }
 
@@ -226,6 +247,7 @@ impl FakeDomain {
     pub(super) fn end(&mut self, power: Power) {
         self.power = power;
         self.live = None;
+        self.plugged.clear();
         self.console.cancel();
     }
 
@@ -234,9 +256,14 @@ impl FakeDomain {
         self.is_off_by_guest = true;
     }
 
+    /// Host devices that it has now.
+    fn has(&self) -> impl Iterator<Item = &PciAddress> {
+        let defined = if self.live.is_some() { self.spec.hostdevs.as_slice() } else { &[] };
+        defined.iter().chain(&self.plugged)
+    }
+
     pub(super) fn observed(&self) -> Observed {
         let numbers = self.live.as_ref().unwrap_or(&self.config);
-        let hostdevs = if self.live.is_some() { self.spec.hostdevs.as_slice() } else { &[] };
         Observed::Defined(ObservedDomain {
             power: self.power.clone(),
             shape: self.spec.shape(),
@@ -246,7 +273,7 @@ impl FakeDomain {
             memory: numbers.memory,
             max_memory: self.spec.max_memory.unwrap_or(numbers.memory),
             is_off_by_guest: self.is_off_by_guest,
-            hostdevs: hostdevs.iter().map(ToString::to_string).collect(),
+            hostdevs: self.has().map(ToString::to_string).collect(),
             is_accelerated: self.spec.accelerator.is_kvm(),
         })
     }

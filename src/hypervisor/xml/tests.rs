@@ -177,6 +177,35 @@ fn a_card_and_its_sound_share_a_slot() {
 }
 
 #[test]
+fn a_device_is_plugged_into_a_port_that_holds_nothing() {
+    let device = hostdev(&Templates::default(), "0000:41:00.1".parse().unwrap(), 13).unwrap();
+    insta::assert_snapshot!(device, @r"
+    <hostdev mode='subsystem' type='pci' managed='no'>
+      <driver name='vfio'/>
+      <source>
+        <address domain='0x0000' bus='0x41' slot='0x00' function='0x1'/>
+      </source>
+      <alias name='ua-gvm-port13'/>
+      <address type='pci' domain='0x0000' bus='0x0d' slot='0x00' function='0x0'/>
+    </hostdev>
+    ");
+    let free = |xml: &str| free_ports(xml).unwrap();
+    for spec in [usual(), desktop(), tiny(), bare(), gpus(&["0000:0d:00.0", "0000:81:00.0"])] {
+        assert_eq!(free(&rendered(&spec)), [12, 13, 14, 15], "the host's own buses do not count");
+    }
+    let plugged = format!("{device}  </devices>");
+    let with_device = rendered(&usual()).replace("  </devices>", &plugged);
+    assert_eq!(free(&with_device), [12, 14, 15]);
+    assert_eq!(read_domain(&with_device).unwrap().observed.hostdevs, ["0000:41:00.1"]);
+    let others = "<rng model='virtio'><address type='pci' domain='0x0000' bus='0x0e' slot='0x00' function='0x0'/></rng></devices>";
+    assert_eq!(free(&rendered(&usual()).replace("</devices>", others)), [12, 13, 15]);
+    // A template of an administrator's own may lack ports.
+    let fewer = rendered(&usual()).replace("index='15' model='pcie-root-port'", "index='15' model='pcie-pci-bridge'");
+    assert_eq!(free(&fewer), [12, 13, 14]);
+    assert!(free_ports("<domain><devices></domain>").is_err());
+}
+
+#[test]
 fn what_cannot_be_text_is_refused() {
     let refused = |change: fn(&mut DomainSpec)| {
         let mut spec = tiny();

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::super::{DomainSpec, ErrorKind, Firmware, HypervisorError, Result};
+use super::super::{DomainSpec, ErrorKind, Firmware, HypervisorError, PLUG_PORTS, Result};
 use super::{CAPS_URI, VM_URI, plain_text};
 use crate::model::caps::Caps;
 use crate::model::gpu::PciAddress;
@@ -27,8 +27,9 @@ const DISK_BUS: u8 = 6;
 /// Disks that have a port of their own.
 const DISK_PORTS: u8 = 6;
 /// Ports left empty for what is plugged later.
-const SPARE_PORTS: u8 = 4;
-const GPU_BUS: u8 = DISK_BUS + DISK_PORTS + SPARE_PORTS;
+const SPARE_PORTS: u8 = PLUG_PORTS;
+const SPARE_BUS: u8 = DISK_BUS + DISK_PORTS;
+const GPU_BUS: u8 = SPARE_BUS + SPARE_PORTS;
 /// Slots for host devices; a host with more GPUs than this gives them to more than one machine.
 const GPU_PORTS: u8 = 32;
 /// Ports start in this slot of the root complex; slot 1 is the graphics card's.
@@ -142,7 +143,7 @@ struct NicView<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct HostdevView {
+pub(super) struct HostdevView {
     domain: String,
     bus: String,
     slot: String,
@@ -347,18 +348,41 @@ fn slots_of(hostdevs: &[PciAddress]) -> Vec<Vec<PciAddress>> {
     slots
 }
 
+/// Buses behind the ports that are left empty.
+pub(super) const fn spare_ports() -> std::ops::Range<u8> {
+    SPARE_BUS..GPU_BUS
+}
+
+/// A device to plug into a spare port. libvirt plugs nothing but function 0, so that functions of one slot of the host go
+/// into ports of their own until the next start.
+pub(super) fn plugged(device: PciAddress, bus: u8) -> HostdevView {
+    let mut view = HostdevView::new(device, bus, 0);
+    view.alias = format!("ua-gvm-port{bus}");
+    view
+}
+
+impl HostdevView {
+    fn new(device: PciAddress, bus: u8, function: u8) -> Self {
+        Self {
+            domain: format!("0x{:04x}", device.domain),
+            bus: hex(device.bus),
+            slot: hex(device.slot),
+            function: format!("0x{:x}", device.function),
+            guest_bus: hex(bus),
+            guest_function: format!("0x{function:x}"),
+            is_multifunction: false,
+            alias: String::new(),
+        }
+    }
+}
+
 fn hostdevs(bus: u8, functions: Vec<PciAddress>, card: u8) -> Vec<HostdevView> {
     let is_shared = functions.len() > 1;
     let view = |(function, device): (u8, PciAddress)| HostdevView {
-        domain: format!("0x{:04x}", device.domain),
-        bus: hex(device.bus),
-        slot: hex(device.slot),
-        function: format!("0x{:x}", device.function),
-        guest_bus: hex(bus),
-        guest_function: format!("0x{function:x}"),
         is_multifunction: is_shared && function == 0,
         // libvirt takes names of ours only with this beginning; QEMU gets it as the device's id.
         alias: format!("ua-gvm-gpu{card}-{function}"),
+        ..HostdevView::new(device, bus, function)
     };
     (0u8..).zip(functions).map(view).collect()
 }

@@ -74,7 +74,7 @@ impl Manager {
             GpuChange::Mode(WantedMode::Passthrough) => {
                 let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
                 let cards = seen.entries.iter().filter_map(|entry| entry.card.as_ref());
-                let obstacles = obstacles(card, &functions(cards));
+                let obstacles = obstacles(card, &functions(cards), None);
                 self.keep(&row, card, &obstacles).await?
             }
             GpuChange::Mode(WantedMode::Host) => {
@@ -257,7 +257,7 @@ impl Manager {
             if !row.is_kept || card.is_vfio || row.withheld.is_some() {
                 continue;
             }
-            let obstacles = obstacles(card, &mates);
+            let obstacles = obstacles(card, &mates, None);
             let outcome = match obstacles.is_empty() {
                 true => self.keep_again(&row.id, card).await,
                 false => Err(obstacles.join("; ")),

@@ -13,7 +13,7 @@ use crate::model::units::Mib;
 use crate::model::vm::{Generation, Vm, VmSpec};
 use crate::plan::inventory::{Entry, Eyes, devices};
 use crate::plan::place::{self, Held, Holder, WhyNot};
-use crate::plan::window::{GuestCpu, Window};
+use crate::plan::window::{GuestCpu, Window, fits_empty_port};
 use crate::store::{Write, gpus, leases, vms};
 
 /// What may be told to whom.
@@ -40,6 +40,8 @@ impl Reader {
 pub(in crate::manager) struct Chosen {
     pub partitions: Vec<Partition>,
     pub mmio64: Option<Mib>,
+    /// A guest that runs has no room laid out for them.
+    pub is_tight: bool,
 }
 
 /// Cards as the planner takes them.
@@ -106,8 +108,18 @@ impl Manager {
         user: Option<&User>,
         observed: &Observed,
     ) -> Result<()> {
-        let Some(seen) = seen else { return Ok(()) };
         let held: Vec<GpuLease> = leases::read(tx).await?.into_iter().filter(|lease| lease.vm == vm.id).collect();
+        // Of a request from before, and not given back yet.
+        let is_left = held.iter().any(|lease| !vm.placement.gpus.contains(&lease.partition));
+        if is_left && !observed.is_off() {
+            let message = format!("VM {} has not let go of GPUs that it is not to have any more", vm.name);
+            return Err(ManagerError::conflict(message).hint(format!("gvm stop {0} && gvm start {0}", vm.name)));
+        }
+        if is_left {
+            leases::release(tx, vm.id).await?;
+        }
+        let held = if is_left { Vec::new() } else { held };
+        let Some(seen) = seen else { return Ok(()) };
         let table = self.gpu_table(tx, seen, user).await?;
         let is_good = |lease: &GpuLease| {
             let device = table.devices.iter().find(|device| device.id == *lease.partition.gpu());
@@ -138,10 +150,10 @@ impl Manager {
         &self,
         tx: &mut Write,
         seen: Option<&Seen>,
-        user: &User,
+        user: Option<&User>,
         spec: &VmSpec,
     ) -> Result<Chosen> {
-        match self.choose_gpus(tx, seen, Some(user), spec).await {
+        match self.choose_gpus(tx, seen, user, spec).await {
             Err(refusal) if refusal.kind != Kind::NoCapacity => Err(refusal),
             Ok(_) | Err(_) => Ok(Chosen::default()),
         }
@@ -166,12 +178,13 @@ impl Manager {
         let partitions = table.pick(&spec.gpus)?;
         let is_picked = |device: &&GpuDevice| partitions.iter().any(|partition| *partition.gpu() == device.id);
         let window = Window::of(table.devices.iter().filter(is_picked), spec.memory);
+        let is_tight = !table.devices.iter().filter(is_picked).all(fits_empty_port);
         let host = self.host();
         if let (true, Some(bits)) = (host.accelerator.is_kvm(), host.capacity.phys_bits) {
             let cpu = GuestCpu::HostPassthrough { bits };
             window.check(cpu).map_err(|why| ManagerError::invalid(why.to_string()))?;
         }
-        Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib) })
+        Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib), is_tight })
     }
 }
 

@@ -18,52 +18,60 @@ use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::PciAddress;
 use crate::model::state::Observed;
 use crate::model::units::Mib;
-use crate::model::vm::{Desired, Vm};
+use crate::model::vm::Vm;
 use crate::plan::inventory::{functions, functions_of, obstacles};
 use crate::plan::vm::GpuFacts;
 use crate::plan::{pages, place};
 use crate::store::gpus::Decision;
 use crate::store::{commit, gpus, leases, vms};
 
-/// All functions of the cards that a machine holds.
-fn held_functions(vm: &Vm) -> Vec<PciAddress> {
+/// All functions of these cards.
+pub(super) fn functions_in<'p>(partitions: impl IntoIterator<Item = &'p Partition>) -> Vec<PciAddress> {
     let functions = |partition: &Partition| match partition {
         Partition::Whole { bdf, siblings, .. } => [*bdf].into_iter().chain(siblings.iter().copied()).collect(),
         Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
     };
-    vm.placement.gpus.iter().flat_map(functions).collect()
+    partitions.into_iter().flat_map(functions).collect()
 }
 
 /// Where a machine stands with its cards; an error says why that is not known.
 pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &Observed) -> Result<GpuFacts, String> {
-    if vm.spec.gpus.is_empty() && vm.placement.gpus.is_empty() {
-        return Ok(GpuFacts::NoLease);
-    }
     let leases = manager.store.leases_of(vm.id).await.map_err(|e| super::super::error::chain(&e))?;
     if leases.is_empty() {
         return Ok(GpuFacts::NoLease);
     }
-    if observed.is_active() {
-        return Ok(GpuFacts::Bound);
+    let functions = functions_in(leases.iter().map(|lease| &lease.partition));
+    if let Observed::Defined(domain) = observed
+        && observed.is_active()
+    {
+        let has_all = functions.iter().all(|function| domain.hostdevs.contains(&function.to_string()));
+        match leases.iter().all(|lease| lease.state == LeaseState::Attached) {
+            true if has_all => return Ok(GpuFacts::Attached),
+            _ if has_all => return Ok(GpuFacts::Bound),
+            // A card that cannot be looked at must not keep a machine from being stopped.
+            _ if !vm.desired.is_up() => return Ok(GpuFacts::Bound),
+            _ => {}
+        }
     }
     if leases.iter().any(|lease| lease.state == LeaseState::Sanitising) {
         // What of them is still bound is not worth a look: taking them is repeatable.
         return Ok(GpuFacts::NotBound);
     }
-    let states = manager.gpus.backend.functions(&held_functions(vm)).await.map_err(|e| e.to_string())?;
+    let states = manager.gpus.backend.functions(&functions).await.map_err(|e| e.to_string())?;
     let is_bound = !states.is_empty() && states.iter().all(|state| state.is_vfio);
     Ok(if is_bound { GpuFacts::Bound } else { GpuFacts::NotBound })
 }
 
-fn transient(step: &'static str, message: impl Into<String>) -> Failure {
+pub(super) fn transient(step: &'static str, message: impl Into<String>) -> Failure {
     Failure { is_transient: true, ..Failure::new(step, message) }
 }
 
-fn last(step: &'static str, message: impl Into<String>) -> Failure {
+pub(super) fn last(step: &'static str, message: impl Into<String>) -> Failure {
     Failure { is_final: true, ..Failure::new(step, message) }
 }
 
-/// Takes the cards of a machine that is off: everything is checked first, then recorded, then done.
+/// Takes the cards of a machine that is off, or into which they are to be plugged: everything is checked first, then
+/// recorded, then done.
 pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     let leases = manager.store.leases_of(vm.id).await.map_err(|e| Failure::store(step, &e))?;
     if leases.is_empty() {
@@ -87,7 +95,7 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         if let Some(withheld) = &row.withheld {
             return Err(last(step, format!("GPU {bdf} is out of service: {}", why(withheld))));
         }
-        let obstacles = obstacles(card, &mates);
+        let obstacles = obstacles(card, &mates, Some(&vm.domain_name()));
         if !obstacles.is_empty() {
             return Err(Failure::new(step, format!("GPU {bdf} cannot be taken: {}", obstacles.join("; "))));
         }
@@ -104,11 +112,12 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         bind(manager, partition.gpu(), card, step).await?;
     }
     let on_store = |error| Failure::store(step, &error);
-    let huge_page = huge_page(vm).await;
+    // The memory of a machine that runs is what it is.
+    let huge_page = if vm.started_at.is_some() { None } else { Some(huge_page(vm).await) };
     let mut tx = manager.store.write().await.map_err(on_store)?;
     // A lease that was about to end is one to be used again.
     leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await.map_err(on_store)?;
-    if let Some(mut fresh) = vms::read(&mut tx, vm.id).await.map_err(on_store)?
+    if let (Some(mut fresh), Some(huge_page)) = (vms::read(&mut tx, vm.id).await.map_err(on_store)?, huge_page)
         && fresh.placement.huge_page != huge_page
     {
         // Only now is it known what the pools have; the definition follows from the row.
@@ -127,20 +136,24 @@ async fn huge_page(vm: &Vm) -> Option<Mib> {
     looked.await.ok().flatten()
 }
 
-/// Refuses a start for which the host has not the memory: a device pins all of it at once, and the host would go down.
-pub(in crate::manager) async fn must_have_memory(vm: &Vm, step: &'static str) -> Done {
+/// Refuses what the host has not the memory for: a device pins all of the machine's memory at once, and the host would go
+/// down. `resident` is what it has of it already.
+pub(in crate::manager) async fn must_have_memory(vm: &Vm, resident: Mib, step: &'static str) -> Done {
     if vm.placement.gpus.is_empty() || vm.placement.huge_page.is_some() {
         return Ok(());
     }
     let looked = tokio::task::spawn_blocking(|| facts::memory(&HostRoot::default())).await;
     match looked {
-        Ok((total, available)) if total.0 > 0 && available < vm.spec.memory => Err(Failure::new(
-            step,
-            format!(
-                "a VM with a GPU pins all of its memory at the start: it has {}, and the host has {available} available of {total}",
-                vm.spec.memory
-            ),
-        )),
+        Ok((total, available)) if total.0 > 0 && available.0.saturating_add(resident.0) < vm.spec.memory.0 => {
+            let memory = vm.spec.memory;
+            let has = if resident.0 > 0 { format!(" ({resident} in use)") } else { String::new() };
+            Err(Failure::new(
+                step,
+                format!(
+                    "a GPU pins all of a VM's memory at once: it has {memory}{has}, and the host has {available} available of {total}"
+                ),
+            ))
+        }
         _ => Ok(()),
     }
 }
@@ -312,10 +325,13 @@ async fn finish_release(manager: &Manager, vm: &Vm, ends: &[(GpuId, GivenBack)])
     let mut tx = manager.store.write().await?;
     let Some(mut fresh) = vms::read(&mut tx, vm.id).await? else { return Ok(()) };
     let known = gpus::read(&mut tx).await?;
+    let held = leases::read(&mut tx).await?;
     for (gpu, end) in ends {
         let is_kept = known.iter().any(|row| row.id == *gpu && row.is_kept);
+        // Its lease ended meanwhile, and what is written down of the card may be of whoever has it by now.
+        let is_ours = held.iter().any(|lease| lease.vm == vm.id && lease.partition.gpu() == gpu);
         match end {
-            GivenBack::Well if is_kept => {}
+            GivenBack::Well if is_kept || !is_ours => {}
             GivenBack::Well => {
                 gpus::decide(&mut tx, gpu, &Decision::Former(Vec::new())).await?;
             }
@@ -327,7 +343,7 @@ async fn finish_release(manager: &Manager, vm: &Vm, ends: &[(GpuId, GivenBack)])
         }
     }
     // Wanted again meanwhile: the leases stay, and the cards are taken anew.
-    if matches!(fresh.desired, Desired::Running | Desired::Paused) {
+    if fresh.desired.is_up() {
         leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await?;
     } else {
         leases::release(&mut tx, vm.id).await?;

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::card::function::Restore;
-use crate::model::card::{CardMemory, Health, NvmlFacts};
+use crate::model::card::{CardMemory, Health, Holder, NvmlFacts};
 use crate::model::pci::{Function, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor};
 
 fn at(text: &str) -> PciAddress {
@@ -160,6 +160,8 @@ fn foreign_cards_groups_and_machines_of_ours_are_told_apart() {
     foreign.blockers = vec![blocked(BlockerKind::Foreign, "it is not on the list of cards that gvm manages")];
     let mut running = bound("0000:41:00.0");
     running.blockers = vec![blocked(BlockerKind::InMachine, "pid 9 (qemu, domain gvm-1) has /dev/vfio/1 open")];
+    let domain = Some("gvm-1".to_owned());
+    running.holders = vec![Holder { pid: 9, comm: "qemu".to_owned(), device: "/dev/vfio/1".to_owned(), domain }];
     // Two cards of one group, and a disk of the host in it.
     let (mut one, two) = (card("0000:51:00.0", None), card("0000:52:00.0", None));
     let member = |address: &str, class| GroupMember {
@@ -181,6 +183,8 @@ fn foreign_cards_groups_and_machines_of_ours_are_told_apart() {
     assert_eq!(one.blockers.iter().map(|member| member.address).collect::<Vec<_>>(), [at("0000:53:00.0")]);
     assert!(two.blockers.is_empty() && foreign.is_foreign && foreign.blocked.is_none());
     let mates = functions(cards.iter());
-    assert_eq!(obstacles(&cards[1], &mates).len(), 1);
-    assert!(obstacles(&cards[2], &mates).is_empty());
+    assert_eq!(obstacles(&cards[1], &mates, None).len(), 1);
+    assert!(obstacles(&cards[2], &mates, None).is_empty());
+    let of = |own| obstacles(&cards[0], &mates, own).len();
+    assert_eq!((of(None), of(Some("gvm-2")), of(Some("gvm-1"))), (1, 1, 0), "its own machine may have it");
 }

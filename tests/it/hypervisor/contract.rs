@@ -1,8 +1,9 @@
 //! What every hypervisor must keep: each step done twice, refusals by kind, foreign domains untouched.
 
 use gvm::hypervisor::fake::FakeHypervisor;
-use gvm::hypervisor::{DomainSpec, ErrorKind, Hypervisor, LiveChange, Wake};
+use gvm::hypervisor::{DomainSpec, ErrorKind, Hypervisor, LiveChange, PLUG_PORTS, Wake};
 use gvm::model::caps::Caps;
+use gvm::model::gpu::PciAddress;
 use gvm::model::id::VmId;
 use gvm::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use gvm::model::state::{Observed, Power, WhyPaused};
@@ -68,6 +69,11 @@ async fn check(hypervisor: &dyn Hypervisor, spec: &DomainSpec) {
     network(hypervisor).await;
 }
 
+/// A device that this host does not have.
+fn absent() -> PciAddress {
+    "fffe:41:00.0".parse().unwrap()
+}
+
 async fn missing(hypervisor: &dyn Hypervisor, vm: VmId) {
     assert_eq!(hypervisor.observe(vm).await, Observed::Missing);
     hypervisor.force_off(vm).await.unwrap();
@@ -78,10 +84,11 @@ async fn missing(hypervisor: &dyn Hypervisor, vm: VmId) {
         hypervisor.pause(vm).await.unwrap_err().kind,
         hypervisor.resume(vm).await.unwrap_err().kind,
         hypervisor.apply(vm, &LiveChange::Vcpus(1)).await.unwrap_err().kind,
+        hypervisor.attach_devices(vm, &[absent()]).await.unwrap_err().kind,
         hypervisor.stats(vm).await.unwrap_err().kind,
         hypervisor.console(vm).await.err().unwrap().kind,
     ];
-    assert_eq!(kinds, [ErrorKind::NotFound; 7]);
+    assert_eq!(kinds, [ErrorKind::NotFound; 8]);
 }
 
 async fn off(hypervisor: &dyn Hypervisor, vm: VmId) {
@@ -93,8 +100,9 @@ async fn off(hypervisor: &dyn Hypervisor, vm: VmId) {
         hypervisor.stats(vm).await.unwrap_err().kind,
         hypervisor.console(vm).await.err().unwrap().kind,
         hypervisor.apply(vm, &LiveChange::Vcpus(9)).await.unwrap_err().kind,
+        hypervisor.attach_devices(vm, &[absent()]).await.unwrap_err().kind,
     ];
-    assert_eq!(kinds, [ErrorKind::Conflict; 5]);
+    assert_eq!(kinds, [ErrorKind::Conflict; 6]);
 }
 
 async fn active(hypervisor: &dyn Hypervisor, spec: &DomainSpec) {
@@ -102,6 +110,10 @@ async fn active(hypervisor: &dyn Hypervisor, spec: &DomainSpec) {
     assert!(spec.is_met_by(&domain(hypervisor, vm).await));
     assert_eq!(hypervisor.observe_all().await.unwrap(), [(vm, hypervisor.observe(vm).await)]);
     hypervisor.define(spec).await.unwrap();
+    hypervisor.attach_devices(vm, &[]).await.unwrap();
+    let many: Vec<PciAddress> = (0..=PLUG_PORTS).map(|slot| PciAddress { slot, ..absent() }).collect();
+    assert_eq!(hypervisor.attach_devices(vm, &many).await.unwrap_err().kind, ErrorKind::Conflict);
+    assert!(domain(hypervisor, vm).await.hostdevs.is_empty(), "all or none");
     let other = DomainSpec { tpm: true, ..spec.clone() };
     assert_eq!(hypervisor.define(&other).await.unwrap_err().kind, ErrorKind::Conflict);
     assert_eq!(hypervisor.undefine(vm).await.unwrap_err().kind, ErrorKind::Conflict);

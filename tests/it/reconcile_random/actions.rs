@@ -24,6 +24,10 @@ pub enum Action {
         vm: usize,
         percent: u32,
     },
+    Gpus {
+        vm: usize,
+        count: u32,
+    },
     Live {
         vm: usize,
         seconds: u64,
@@ -89,6 +93,7 @@ fn op() -> impl Strategy<Value = Op> {
         Op::Resume,
         Op::Undefine,
         Op::Apply,
+        Op::AttachDevices,
         Op::EnsureNetwork,
         Op::EnsureHostEntry,
         Op::EnsureHostEntryGone,
@@ -111,6 +116,7 @@ pub fn action() -> impl Strategy<Value = Action> {
         2 => (vm.clone(), 1..4_u32, 64..192_u64, 1024..2048_u64)
             .prop_map(|(vm, vcpus, memory, disk)| Action::Resize { vm, vcpus, memory, disk }),
         1 => (vm.clone(), 10..200_u32).prop_map(|(vm, percent)| Action::Limit { vm, percent }),
+        3 => (vm.clone(), 0..3_u32).prop_map(|(vm, count)| Action::Gpus { vm, count }),
         1 => (vm.clone(), 0..20_u64).prop_map(|(vm, seconds)| Action::Live { vm, seconds }),
         16 => (vm.clone(), 1..9_usize).prop_map(|(vm, times)| Action::Look { vm, times }),
         4 => (vm.clone(), 1..60_usize).prop_map(|(vm, turns)| Action::CrashInside { vm, turns }),

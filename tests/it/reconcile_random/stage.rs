@@ -102,6 +102,11 @@ impl Stage {
                 let caps = CapsChange { cpu_percent: Some(Some(percent)), ..CapsChange::default() };
                 self.change(id(vm), ChangeRequest { caps, ..ChangeRequest::default() }).await;
             }
+            Action::Gpus { vm, count } => {
+                let texts = if count > 0 { vec![count.to_string()] } else { Vec::new() };
+                let gpus = Some(GpuRequest::parse_list(&texts).unwrap());
+                self.change(id(vm), ChangeRequest { gpus, ..ChangeRequest::default() }).await;
+            }
             Action::Live { vm, seconds } => {
                 let ttl = Some((seconds > 0).then_some(Seconds(seconds)));
                 self.mortal.insert(id(vm));
@@ -379,6 +384,10 @@ impl Stage {
             && observed.is_active()
         {
             assert_eq!(domain.caps, row.spec.caps);
+            let leases = self.life().store.leases_of(vm).await.unwrap();
+            let held: HashSet<String> = leases.iter().flat_map(functions).collect();
+            assert_eq!(domain.hostdevs.iter().cloned().collect::<HashSet<_>>(), held, "{row:?}");
+            assert_eq!(leases.is_empty(), row.spec.gpus.is_empty(), "{row:?}");
         }
     }
 

@@ -36,6 +36,8 @@ lab_disk() {
   echo 6c61620000000000000000000000cafe >"$dir/etc/machine-id"
   mkdir -p "$dir/etc/systemd/journald.conf.d"
   printf '[Journal]\nStorage=volatile\nRuntimeMaxUse=32M\n' >"$dir/etc/systemd/journald.conf.d/lab.conf"
+  # libvirtd would go after two idle minutes and look for its capabilities again.
+  echo 'LIBVIRTD_ARGS=' >"$dir/etc/default/libvirtd"
   for unit in "${LAB_MASKED[@]}"; do ln -sf /dev/null "$dir/etc/systemd/system/$unit"; done
   chroot "$dir" systemctl -q enable lab-net.service dropbear.service
   chroot "$dir" systemctl -q set-default multi-user.target

@@ -21,7 +21,8 @@ for tool in "${LAB_TOOLS[@]}"; do command -v "$tool" >/dev/null || missing+=("$t
 [ ${#missing[@]} = 0 ] || die "not installed: ${missing[*]}" "scripts/setup.sh --test"
 lab_lists
 release=$(lab_kernel)
-key=$(lab_key "$release")
+root_key=$(lab_root_key)
+key=$(lab_key "$release" "$root_key")
 final=$lab_cache/lab-$key
 if [ "${1:-}" = --print-dir ]; then
   echo "$final"
@@ -45,7 +46,7 @@ trap 'rm -rf --one-file-system "$work"' EXIT
 # A build that died; and what nobody has used for two weeks.
 find "$lab_cache" -maxdepth 1 -name '.work.*' ! -path "$work" -exec rm -rf {} +
 find "$lab_cache" -maxdepth 1 \( -name 'lab-*' -o -name 'root-*' \) -mtime +14 -exec rm -rf {} +
-root_tar=$lab_cache/root-$(lab_root_key).tar
+root_tar=$lab_cache/root-$root_key.tar
 out=$work/out
 mkdir "$out"
 

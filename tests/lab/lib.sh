@@ -29,8 +29,8 @@ lab_kernel() {
   die "apt offers no generic kernel of $(lab_codename)" "apt-cache policy linux-image-amd64"
 }
 
-# lab_candidate PACKAGE   the version that apt would install
-lab_candidate() { apt-cache policy "$1" | sed -n 's/^ *Candidate: //p'; }
+# lab_candidates PACKAGE...   the versions that apt would install
+lab_candidates() { apt-cache policy "$@" | sed -n 's/^ *Candidate: //p'; }
 
 # What a host runs on, by the same list that scripts/setup.sh and the role install, and what the lab wants beside it.
 lab_packages() {
@@ -44,20 +44,21 @@ lab_digest() { sha256sum | cut -c1-12; }
 # Files below a folder of this one, each with its digest.
 lab_files() { (cd "$lab" && find "$@" -type f | sort | xargs sha256sum); }
 
+# Of all of them at once: each look costs apt a second.
 lab_root_key() {
   {
     lab_codename
     cat "$lab/build/root.sh"
     lab_packages
-    for name in libvirt-daemon-system qemu-system-x86 systemd ovmf dropbear-bin; do lab_candidate "$name"; done
+    lab_candidates libvirt-daemon-system qemu-system-x86 systemd ovmf dropbear-bin
   } | lab_digest
 }
 
-# lab_key KERNEL   one key for all that is in the finished folder
+# lab_key KERNEL ROOT-KEY   one key for all that is in the finished folder
 lab_key() {
   {
-    lab_root_key
-    lab_candidate "linux-image-$1"
+    echo "$2"
+    lab_candidates "linux-image-$1"
     "$root/vm-images/build.sh" tiny --print-dir | sed 's,.*/,,'
     lab_files lib.sh build.sh build mod guest host
   } | lab_digest

@@ -117,3 +117,29 @@ lab_logs() {
   in_lab "$LAB_SHORT" 'dmesg; journalctl --no-pager -b' >"$to/journal" 2>/dev/null || true
   [ ! -d "$run/keep" ] || cp -r "$run/keep/." "$to/"
 }
+
+# --- gvm inside ---------------------------------------------------------------------------------------------------------
+
+# lab_gvm NAME   gvm is on the nested host, with commands for cards; else the scenario NAME is skipped
+lab_gvm() {
+  if ! in_lab "$LAB_SHORT" '[ -x /usr/local/bin/gvm ]'; then
+    check "gvm is installed as its units, and takes the image" in_lab "$LAB_LONG" install
+  fi
+  in_lab "$LAB_SHORT" 'gvm gpu list --help' >/dev/null 2>&1 || {
+    skip "$1" "this gvm has no commands for cards yet"
+    return 1
+  }
+}
+
+# lab_holds NAME   it was built so that tests can stop it
+lab_holds() {
+  in_lab "$LAB_SHORT" 'grep -qa GVM_HOLD_AT /usr/local/bin/gvm' || {
+    skip "$1" "this gvm was built without the cargo feature hold"
+    return 1
+  }
+}
+
+# lab_settled VM STATE CARD-STATE   within its time: the machine's state, the first card's, never two leases
+lab_settled() {
+  lab_within "$LAB_LONG" "$2 $3" "echo \$(gvm -o json show $1 | jq -r .state) \$(gpu field 0000:01:00.0 state)"
+}

@@ -3,6 +3,7 @@
 
 : "${root:?}"
 lab=$root/tests/lab
+# shellcheck disable=SC2034 # of whoever sources this
 lab_cache=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/gvm/lab
 
 # shellcheck disable=SC2034 # of whoever sources this

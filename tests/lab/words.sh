@@ -1,6 +1,8 @@
 # shellcheck shell=bash
 # Words for scenarios, and how they are run. Wants l1.sh and scripts/lib/check.sh.
 
+: "${run:?}" "${root:?}" "${lab:?}" "${built:?}"
+
 # Beside ssh's own: the nested host is slow, and slower while others use this machine.
 readonly LAB_SHORT=60 LAB_LONG=240
 
@@ -60,13 +62,12 @@ lab_ready() {
 
 # lab_boot   a fresh host, with a second try where the emulator fails
 lab_boot() {
-  local try why begin=$SECONDS
+  local try why
   for try in first second; do
     stage "booting the nested host"
     l1_new
     if l1_start && lab_ready; then
       stage_end
-      lab_booted=$((SECONDS - begin))
       return
     fi
     why=$(l1_stall) || why="it did not come up; its console ends with: $(tail -n 3 "$run/console" | tr '\n\r' '  ')"

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # $lab, $work and $key are build.sh's
 # The image `lab`: the userland of the image `tiny` under the generic kernel, with a job more: it drives the cards that
 # it finds and says on its serial console what came of it.
 

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # $lab, $work and $key are build.sh's
 # The nested host's disk: its packages, the modules, and what makes it a lab.
 
 # Work for people, for the network or for a long life; and what waits for hardware that is not there.

@@ -1,4 +1,4 @@
-# shellcheck shell=bash
+# shellcheck shell=bash disable=SC2154 # $lab, $work and $key are build.sh's
 # The kernel of the nested host, its modules and ours, and the initrd that mounts the root.
 
 # What is copied of the distribution's modules, beside what these need. Decompressed: unpacking is slow under emulation.

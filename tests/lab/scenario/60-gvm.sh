@@ -8,7 +8,7 @@ _log() { local text; text=$(_logs); grep -Eq "$1" <<<"$text" || { printf 'want: 
 scenario() {
   local card=0000:01:00.0 text
   lab_gvm "gvm with a card" || return 0
-  mkdir -p "$run/keep"
+  mkdir -p "${run:?}/keep"
   in_lab "$LAB_LONG" 'gvm -o json doctor' >"$run/keep/doctor.json" 2>&1 || true
   in_lab "$LAB_LONG" 'gvm doctor' >"$run/keep/doctor.txt" 2>&1 || true
   check "the doctor finds no fault" lab_says '' "gvm doctor | grep -E '^(fault|fail)'"
@@ -28,7 +28,7 @@ scenario() {
   check "its sound driver finds the codec" lab_within 60 1 "gvm logs one | grep -c '^L2-SOUND 0000:..:00.1 ok'"
   check "a second machine that asks for it is refused, with the reason" lab_matches "$card.*(in use|one)" "$LAB_SHORT" \
     "gvm create two --profile lab --gpu a6000 --no-wait"
-  check "and is not made" lab_says one "gvm -o json list | jq -r '.. | objects | select(.profile?) | .name'"
+  check "and is not made" lab_says one "gvm -o json list | jq -r '.vms[].name'"
   check "nobody gets the card in the shared group" lab_matches '0000:07:02\.0' "$LAB_SHORT" \
     "gvm create two --profile lab --gpu 2xa40 --no-wait"
 

@@ -7,10 +7,8 @@ scenario() {
   in_lab "$LAB_LONG" "gvm -q show kill >/dev/null 2>&1 || gvm -q create kill --profile lab --gpu a6000 --no-wait >/dev/null" || true
   check "a machine runs with a card" lab_settled kill running in-use
   in_lab "$LAB_SHORT" sync || true
-  l1_ended=yes
   l1_kill
   check "the host comes back" l1_start
-  l1_ended=''
   check "with libvirt" lab_ready
   check "and gvm" lab_within "$LAB_LONG" active 'systemctl is-active gvm'
   check "the machine runs again, with its card" lab_settled kill running in-use

@@ -121,11 +121,15 @@ lab_logs() {
 
 # --- gvm inside ---------------------------------------------------------------------------------------------------------
 
+# lab_installed   gvm is on the nested host
+lab_installed() {
+  in_lab "$LAB_SHORT" '[ -x /usr/local/bin/gvm ] && systemctl -q is-active gvm' ||
+    check "gvm is installed as its units, and takes the image" in_lab "$LAB_LONG" install
+}
+
 # lab_gvm NAME   gvm is on the nested host, with commands for cards; else the scenario NAME is skipped
 lab_gvm() {
-  if ! in_lab "$LAB_SHORT" '[ -x /usr/local/bin/gvm ]'; then
-    check "gvm is installed as its units, and takes the image" in_lab "$LAB_LONG" install
-  fi
+  lab_installed
   in_lab "$LAB_SHORT" 'gvm gpu list --help' >/dev/null 2>&1 || {
     skip "$1" "this gvm has no commands for cards yet"
     return 1

@@ -7,7 +7,7 @@
 readonly LAB_SHORT=60 LAB_LONG=240
 
 # in_lab SECONDS CMD...   as l1, but with the folder of helpers in the PATH
-in_lab() { l1 "$1" "PATH=/lab/run/inside:\$PATH; ${*:2}"; }
+in_lab() { l1 "$1" "PATH=\$PATH:/lab/run/inside; ${*:2}"; }
 
 # lab_says WANT CMD...   what the command prints there; for use with check
 lab_says() { same "$1" "$(in_lab "$LAB_SHORT" "${@:2}" 2>&1 || true)"; }
@@ -124,7 +124,7 @@ lab_logs() {
 # lab_installed   gvm is on the nested host
 lab_installed() {
   in_lab "$LAB_SHORT" '[ -x /usr/local/bin/gvm ] && systemctl -q is-active gvm' ||
-    check "gvm is installed as its units, and takes the image" in_lab "$LAB_LONG" install
+    check "gvm is installed as its units, and takes the image" in_lab "$LAB_LONG" put-gvm
 }
 
 # lab_gvm NAME   gvm is on the nested host, with commands for cards; else the scenario NAME is skipped

@@ -39,7 +39,7 @@ lab_disk() {
   # libvirtd would go after two idle minutes and look for its capabilities again.
   echo 'LIBVIRTD_ARGS=' >"$dir/etc/default/libvirtd"
   for unit in "${LAB_MASKED[@]}"; do ln -sf /dev/null "$dir/etc/systemd/system/$unit"; done
-  chroot "$dir" systemctl -q enable lab-net.service lab-nudge.service dropbear.service
+  chroot "$dir" systemctl -q enable lab-net.service dropbear.service
   chroot "$dir" systemctl -q set-default multi-user.target
 
   truncate -s 4G "$out/root.ext4"

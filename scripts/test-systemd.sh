@@ -149,7 +149,7 @@ restarts() {
   within 30 is_new "$before"
 }
 is_new() { [[ $(main_pid gvm) != "$1" && $(main_pid gvm) != 0 ]] && inside systemctl is-active gvm; }
-no_fault() { ! inside gvm doctor | grep '^fault'; }
+no_fault() { ! inside gvm doctor | grep '^fail'; }
 no_warning() { is '-- No entries --' inside journalctl --no-pager --priority warning --unit gvm --unit gvm-gateway; }
 domains() { inside virsh -q -c qemu:///system list --name; }
 

@@ -26,7 +26,7 @@ shell         60   the scripts, by shellcheck
 deny          120  licences and bans of dependencies, by cargo-deny
 clippy        1800 the Rust sources, by clippy
 rust          2700 unit and integration tests
-client        1200 gvm without the cargo feature libvirt: builds, and needs no libvirt
+client        1200 gvm without the cargo feature libvirt: builds, needs no libvirt, and reads cards (dry run)
 setup         120  scripts/test-setup.sh
 private-host  300  scripts/test-private-host.sh
 tiny          600  the image tiny: built and booted
@@ -135,6 +135,7 @@ suite_client() {
   # It says so itself where the manager is asked for.
   ! "$target/debug/gvm" serve 2>"$logs/client.serve" || code=1
   grep -q 'built without the manager' "$logs/client.serve" || code=1
+  GVM_BIN=$target/debug/gvm "$root/scripts/check-gpu.sh" --check || code=1
   # The others want theirs back; it is only put in its place again.
   in_repo cargo build --bin gvm --test it --features "$GVM_FEATURES"
   return "$code"

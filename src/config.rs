@@ -1,11 +1,13 @@
 //! The one configuration file, `/etc/gvm/gvm.toml`. Unknown keys are refused; every key has a default.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::model::network::Subnet;
+use crate::model::pci::PciAddress;
 use crate::model::quota::Quota;
 
 /// Where the file is looked for.
@@ -23,6 +25,8 @@ pub struct Config {
     pub network: NetworkConfig,
     /// Who administers, and what a member may hold.
     pub people: PeopleConfig,
+    /// The cards.
+    pub gpu: GpuConfig,
 }
 
 /// The manager's part.
@@ -136,6 +140,20 @@ impl Default for NetworkConfig {
             subnet: subnet.unwrap_or_else(|_| unreachable!("a constant that a test parses")),
         }
     }
+}
+
+/// The cards.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GpuConfig {
+    /// Addresses of the cards that gvm hands out; absent means all. Others are shown and never touched.
+    pub managed: Option<BTreeSet<PciAddress>>,
+    /// Cards that the firmware chose for the host's screen and that are handed out all the same.
+    pub boot_displays: BTreeSet<PciAddress>,
+    /// NVIDIA's management library; absent means the system's.
+    pub nvml: Option<PathBuf>,
+    /// Seconds that the kernel has to take one function from its driver or to give it back.
+    pub bind_seconds: Option<u64>,
 }
 
 /// People.
@@ -254,6 +272,7 @@ impl Config {
             ("manager.stop_grace_seconds", manager.stop_grace_seconds, 0, 24 * 3600),
             ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
             ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
+            ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),
             ("gateway.max_connections", count(gateway.max_connections), 1, MANY),
             ("gateway.max_per_address", count(gateway.max_per_address), 1, MANY),

@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::api::server;
 use crate::auth::peercred::Peers;
-use crate::config::Config;
+use crate::config::{Config, GpuConfig};
+use crate::gpu::{GpuOptions, HostGpus};
 use crate::host::{HostRoot, facts};
 use crate::hypervisor::Hypervisor;
 use crate::hypervisor::libvirt::{Libvirt, LibvirtOptions};
@@ -59,14 +60,16 @@ pub async fn run(config: Config) -> Result<()> {
         default_cpu_shares: root.default_cpu_weight(),
         ..LibvirtOptions::new(config.manager.libvirt_uri.clone())
     })?;
+    let gpus = Arc::new(HostGpus::new(gpu_options(&config)));
     let host = this_host(&config, &store, &root).await?;
     let stop = CancellationToken::new();
-    let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, host, stop.clone());
+    let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, gpus, host, stop.clone());
 
     let listener = bind(&config)?;
     let router = server::router(manager.clone(), Peers::new(&config));
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
     manager.spawn_accelerator_watch();
+    manager.spawn_gpu_watch();
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
     tracing::info!(socket = %config.manager.socket.display(), "ready");
     // Fails where there is no systemd, which is no fault.
@@ -91,6 +94,13 @@ pub async fn run(config: Config) -> Result<()> {
     let _ = std::fs::remove_file(&config.manager.socket);
     tracing::info!("stopped");
     Ok(())
+}
+
+fn gpu_options(config: &Config) -> GpuOptions {
+    let usual = GpuOptions::default();
+    let GpuConfig { managed, boot_displays, nvml, bind_seconds } = config.gpu.clone();
+    let bind_patience = bind_seconds.map_or(usual.bind_patience, Duration::from_secs);
+    GpuOptions { managed, boot_displays, nvml, bind_patience, ..usual }
 }
 
 /// One manager per state directory.
@@ -141,7 +151,8 @@ async fn this_host(config: &Config, store: &Store, root: &HostRoot) -> Result<Th
     };
     let (memory, _) = facts::memory(root);
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| u32::try_from(cpus.get()).unwrap_or(u32::MAX));
-    let capacity = Capacity { memory, reserve: Mib(config.manager.reserve_memory_mib), cpus };
+    let phys_bits = facts::phys_bits(root);
+    let capacity = Capacity { memory, reserve: Mib(config.manager.reserve_memory_mib), cpus, phys_bits };
     let boot_id = root.boot_id().context("cannot read the host's boot id")?;
     Ok(ThisHost { id, boot_id, capacity, accelerator })
 }

@@ -5,7 +5,6 @@
 pub mod api;
 #[cfg(feature = "libvirt")]
 pub mod auth;
-#[cfg(feature = "libvirt")]
 pub mod child;
 pub mod cli;
 pub mod config;
@@ -13,6 +12,7 @@ pub mod config;
 pub mod daemon;
 pub mod gateway;
 pub mod gpu;
+pub mod helper;
 #[cfg(feature = "libvirt")]
 pub mod host;
 #[cfg(feature = "libvirt")]

@@ -11,6 +11,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
+    if let Some((root, patience, job)) = cli.helper() {
+        return gvm::helper::run(&root, patience, &job);
+    }
     let Some(service) = cli.service() else { return cli::run(cli) };
     let config = match cli.service_config() {
         Ok(config) => config,

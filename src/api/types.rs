@@ -7,11 +7,18 @@ use utoipa::ToSchema;
 
 mod access;
 mod caps;
+mod gpu;
+mod image;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
 };
 pub use self::caps::{CapsPatch, CapsView};
+pub use self::gpu::{
+    ChangeGpuMode, ChosenGpu, DryRun, GpuFunctionView, GpuList, GpuView, GroupMemberView, OfferList, OfferView,
+    WithholdGpu,
+};
+pub use self::image::{ImageList, ImageView, ImportImage};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -110,6 +117,9 @@ pub struct VmView {
     pub disk_mib: u64,
     /// GPUs asked for.
     pub gpus: Vec<String>,
+    /// Addresses of the cards that it holds.
+    #[serde(default)]
+    pub gpu_addresses: Vec<String>,
     /// Address on the members' network.
     pub address: String,
     /// Ethernet address.
@@ -275,54 +285,6 @@ pub struct ProfileCheck {
     pub gpus: Vec<String>,
 }
 
-/// An image of the catalogue.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ImageView {
-    /// Id.
-    pub id: String,
-    /// Name.
-    pub name: String,
-    /// Version.
-    pub version: String,
-    /// Operating system word.
-    pub os: String,
-    /// qcow2, raw or `kernel` for images without a disk.
-    pub format: String,
-    /// Size that the guest sees, MiB.
-    pub virtual_mib: u64,
-    /// SHA-256 of the disk, or of the kernel where there is no disk.
-    pub sha256: String,
-    /// Machines that stand on it.
-    pub used_by: u64,
-    /// RFC 3339.
-    pub created_at: String,
-}
-
-/// Images.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct ImageList {
-    /// By name, newest first.
-    pub images: Vec<ImageView>,
-}
-
-/// Request to import an image from files on the host.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ImportImage {
-    /// A folder with `image.toml` (from vm-images/build.sh), or a disk image file.
-    pub path: String,
-    /// Name; needed for a file, else taken from image.toml.
-    pub name: Option<String>,
-    /// Operating system word for a file.
-    pub os: Option<String>,
-    /// The usual login for a file.
-    pub user: Option<String>,
-    /// Expected SHA-256 of a file.
-    pub sha256: Option<String>,
-    /// qcow2 or raw, of a file whose content does not say.
-    pub disk_format: Option<String>,
-}
-
 /// A registered key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct KeyView {
@@ -369,11 +331,11 @@ pub struct Me {
 pub struct FindingView {
     /// Stable word, such as `kvm`.
     pub check: String,
-    /// ok, note, warning or fault.
+    /// ok, note, warn or fail.
     pub level: String,
     /// What was found.
     pub message: String,
-    /// Command that mends it, empty where there is nothing to mend.
+    /// Commands that mend it, one a line; empty where there is nothing to mend.
     pub fix: String,
 }
 

@@ -36,6 +36,10 @@ pub enum Action {
     KeyOwn,
     /// See the doctor's findings.
     Doctor,
+    /// See the cards and what could be asked for.
+    GpuSee,
+    /// Change the mode of a card, withhold it, take it back into use.
+    GpuChange,
     /// See one's own operations.
     OperationSee,
     /// See everybody's operations.
@@ -46,7 +50,7 @@ pub enum Action {
 
 impl Action {
     /// All actions, for tests that walk the table.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::VmCreate,
         Self::VmSee,
         Self::VmSeeAll,
@@ -61,6 +65,8 @@ impl Action {
         Self::ImageChange,
         Self::KeyOwn,
         Self::Doctor,
+        Self::GpuSee,
+        Self::GpuChange,
         Self::OperationSee,
         Self::OperationSeeAll,
         Self::GatewayAsk,
@@ -83,6 +89,8 @@ impl Action {
             Self::ImageChange => "import or remove images",
             Self::KeyOwn => "have SSH keys",
             Self::Doctor => "ask the doctor",
+            Self::GpuSee => "see GPUs",
+            Self::GpuChange => "change GPUs",
             Self::OperationSee => "see operations",
             Self::OperationSeeAll => "see everybody's operations",
             Self::GatewayAsk => "ask where a key leads",
@@ -92,16 +100,20 @@ impl Action {
     /// What a person of some role may do with what is theirs (or nobody's), and with what is another's.
     const fn least_role(self) -> (Option<Role>, Option<Role>) {
         match self {
-            Self::VmCreate | Self::ProfileSee | Self::ImageSee | Self::KeyOwn | Self::Doctor | Self::OperationSee => {
-                (Some(Role::Member), None)
-            }
+            Self::VmCreate
+            | Self::ProfileSee
+            | Self::ImageSee
+            | Self::KeyOwn
+            | Self::Doctor
+            | Self::GpuSee
+            | Self::OperationSee => (Some(Role::Member), None),
             Self::VmSee | Self::VmPower => (Some(Role::Member), Some(Role::Operator)),
             Self::VmChange | Self::VmDelete | Self::VmConsole => (Some(Role::Member), Some(Role::Admin)),
             // Nobody logs in to another's machine through gvm.
             Self::VmSsh => (Some(Role::Member), None),
             Self::VmSeeAll | Self::OperationSeeAll => (Some(Role::Operator), None),
             // Rendering shows host paths; importing reads files of the host.
-            Self::ProfileCheck | Self::ImageChange => (Some(Role::Admin), None),
+            Self::ProfileCheck | Self::ImageChange | Self::GpuChange => (Some(Role::Admin), None),
             // Beside the gateway itself, so that it can be run by root.
             Self::GatewayAsk => (Some(Role::Admin), None),
         }
@@ -268,6 +280,8 @@ mod tests {
         ImageChange      own ---y others ---- gateway -
         KeyOwn           own yyyy others ---- gateway -
         Doctor           own yyyy others ---- gateway -
+        GpuSee           own yyyy others ---- gateway -
+        GpuChange        own ---y others ---- gateway -
         OperationSee     own yyyy others ---- gateway -
         OperationSeeAll  own --yy others ---- gateway -
         GatewayAsk       own ---y others ---- gateway y

@@ -11,7 +11,7 @@ use super::error::{CliError, CliResult};
 use super::goal::Goal;
 use super::wait::{WaitArgs, follow};
 use super::{files, key, ssh, table};
-use crate::api::types::{Accepted, CreateVm, VmView};
+use crate::api::types::{Accepted, CreateVm, DryRun, VmView};
 
 /// Largest cloud-init document that is sent.
 const USER_DATA_MAX: u64 = 64 << 10;
@@ -39,7 +39,8 @@ pub struct CreateArgs {
     /// Root disk, such as 40G
     #[arg(long, value_name = "SIZE")]
     disk: Option<String>,
-    /// GPU: a model (a100), a number of cards (2), a memory (20GiB), mig:3g.40gb, vgpu:L40S-12Q, or none; may be repeated
+    /// GPU: a model (a100), a number (2), both (2xa100), a memory (48GiB, a100:80GiB), :same-node or :same-switch after
+    /// them, or none; may be repeated
     #[arg(long = "gpu", value_name = "GPU")]
     gpus: Vec<String>,
     /// Image to clone the disk from
@@ -63,6 +64,9 @@ pub struct CreateArgs {
     /// Leave it off
     #[arg(long)]
     stopped: bool,
+    /// Only say what would be made, and which GPUs it would be given now
+    #[arg(long)]
+    dry_run: bool,
     #[command(flatten)]
     caps: CapArgs,
     #[command(flatten)]
@@ -113,6 +117,11 @@ fn gpus(typed: &[String]) -> CliResult<Option<Vec<String>>> {
 pub async fn run(cx: &Context, args: CreateArgs) -> CliResult {
     // Values are judged by the manager alone, so that what it refuses is on its record.
     let request = args.request()?;
+    if args.dry_run {
+        let rehearsed: DryRun = cx.client.post("/v1/dry-run", &request).await?;
+        rehearsed.notes.iter().for_each(|note| cx.out.note(note));
+        return cx.out.result(&rehearsed, || would_be(&rehearsed));
+    }
     key::ensure_first_key(cx).await?;
     let started = Instant::now();
     let accepted: Accepted = cx.client.post("/v1/vms", &request).await?;
@@ -132,6 +141,25 @@ pub async fn run(cx: &Context, args: CreateArgs) -> CliResult {
             format!("{} is ready: {} ({took:.1} s)\n  {}", made.vm.name, shape(&made.vm), ssh::next_line(&made.vm))
         }
     })
+}
+
+/// What a dry run found, one card per line.
+fn would_be(run: &DryRun) -> String {
+    let cpus = if run.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", run.cpus) };
+    let mut parts: Vec<String> = Some(run.image.clone()).filter(|image| !image.is_empty()).into_iter().collect();
+    parts.extend([
+        cpus,
+        format!("{} memory", table::size(run.memory_mib)),
+        format!("{} disk", table::size(run.disk_mib)),
+    ]);
+    parts.extend(run.numa_node.map(|node| format!("on NUMA node {node}")));
+    let mut text = format!("{} could be made now: {}", run.name, parts.join(", "));
+    for gpu in &run.gpus {
+        let node = gpu.numa_node.map(|node| format!(", NUMA node {node}")).unwrap_or_default();
+        let along = if gpu.siblings.is_empty() { String::new() } else { format!(", with {}", gpu.siblings.join(", ")) };
+        text.push_str(&format!("\n  GPU {} {}{node}{along}", gpu.address, gpu.model));
+    }
+    text
 }
 
 /// The shape of a machine in a few words.

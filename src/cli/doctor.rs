@@ -1,19 +1,38 @@
 //! `gvm doctor`: what the manager finds about its host.
 
+use std::collections::HashSet;
+
+use clap::Args;
+
+use super::args::checked;
 use super::context::Context;
 use super::error::{CliError, CliResult, plain};
 use super::table::{Align, table};
+use crate::api::client::segment;
 use crate::api::types::{DoctorReport, FindingView, VersionView};
+use crate::model::name::ProfileName;
 
-/// Runs `gvm doctor`. Faults end with exit code 1.
+/// Options of `gvm doctor`.
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Only what this profile needs, judged for it
+    #[arg(long, short = 'p', value_name = "PROFILE", value_parser = checked::<ProfileName>)]
+    profile: Option<String>,
+}
+
+/// Runs `gvm doctor`. What does not work ends with exit code 1.
 ///
 /// # Errors
 /// See [`CliError`].
-pub async fn run(cx: &Context) -> CliResult {
-    let report: DoctorReport = cx.client.get("/v1/doctor").await?;
+pub async fn run(cx: &Context, args: &DoctorArgs) -> CliResult {
+    let path = match &args.profile {
+        Some(profile) => format!("/v1/doctor?profile={}", segment(profile)),
+        None => "/v1/doctor".to_owned(),
+    };
+    let report: DoctorReport = cx.client.get(&path).await?;
     warn_of_another_version(cx).await;
     cx.out.result(&report, || shown(&report.findings, cx.out.is_colored()))?;
-    if report.findings.iter().any(|finding| finding.level == "fault") {
+    if report.findings.iter().any(|finding| finding.level == "fail") {
         return Err(CliError::Silent(1));
     }
     Ok(())
@@ -28,15 +47,20 @@ async fn warn_of_another_version(cx: &Context) {
     }
 }
 
-fn shown(findings: &[FindingView], colored: bool) -> String {
+/// Findings as people see them; what is in `docs/doctor` is made by this.
+pub fn shown(findings: &[FindingView], colored: bool) -> String {
     let columns = [("LEVEL", Align::Left), ("CHECK", Align::Left), ("FINDING", Align::Left)];
     let row = |finding: &FindingView| vec![finding.level.clone(), finding.check.clone(), finding.message.clone()];
     let mut text = table(&columns, findings.iter().map(row).collect(), colored);
     let fixes: Vec<&FindingView> = findings.iter().filter(|finding| !finding.fix.is_empty()).collect();
     if !fixes.is_empty() {
         text.push_str("\nTo mend it:\n");
+        let mut told = HashSet::new();
         for finding in fixes {
-            text.push_str(&format!("  {}: {}\n", plain(&finding.check), plain(&finding.fix)));
+            // What mends several things is told once.
+            for line in finding.fix.lines().filter(|line| told.insert(*line)) {
+                text.push_str(&format!("  {}: {}\n", plain(&finding.check), plain(line)));
+            }
         }
     }
     text
@@ -56,8 +80,8 @@ mod tests {
         };
         let findings = [
             finding("libvirt", "ok", "libvirt 11.3 answers", ""),
-            finding("kvm", "warning", "/dev/kvm cannot run an ordinary guest; machines are emulated", ""),
-            finding("space", "fault", "2 GiB free in /var/lib/gvm", "move manager.state_dir to a larger disk"),
+            finding("kvm", "warn", "/dev/kvm cannot run an ordinary guest; machines are emulated", "first\nsecond"),
+            finding("space", "fail", "2 GiB free in /var/lib/gvm", "move manager.state_dir to a larger disk\nsecond"),
         ];
         insta::assert_snapshot!(shown(&findings, false));
     }

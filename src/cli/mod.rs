@@ -16,11 +16,13 @@ mod config_file;
 mod console;
 mod context;
 mod create;
-mod doctor;
+pub mod doctor;
 mod error;
 mod events;
 mod files;
 mod goal;
+mod gpu;
+mod helper;
 mod identity;
 mod image;
 mod key;
@@ -32,6 +34,7 @@ mod profile;
 mod progress;
 #[cfg(test)]
 mod samples;
+mod scan;
 mod shell;
 mod ssh;
 mod table;
@@ -42,6 +45,7 @@ mod wait;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -51,6 +55,7 @@ use self::output::{Color, Format, Output, Talk};
 use crate::api::client::Client;
 use crate::api::error::ErrorCode;
 use crate::config::{Config, ConfigError};
+use crate::model::card::function::DriverJob;
 
 /// Personal GPU computers from a shared server
 ///
@@ -140,17 +145,23 @@ enum Command {
     /// Manage the images that disks are cloned from
     #[command(subcommand)]
     Image(image::ImageCommand),
+    /// See and prepare the GPUs of the host
+    #[command(subcommand)]
+    Gpu(gpu::GpuCommand),
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
     /// Check the host for everything that gvm needs
-    Doctor,
+    Doctor(doctor::DoctorArgs),
     /// Check a configuration file
     CheckConfig(config_file::CheckConfigArgs),
     /// Run the manager
     Serve,
     /// Run the SSH gateway
     Gateway,
+    /// Change the drivers of a card's functions; started by the manager
+    #[command(subcommand, hide = true)]
+    Helper(helper::HelperCommand),
     /// Print a completion script for a shell
     Completions(shell::CompletionsArgs),
     /// Print the manual page, or write one for every command
@@ -181,6 +192,14 @@ impl Cli {
         match self.command {
             Command::Serve => Some(Service::Manager),
             Command::Gateway => Some(Service::Gateway),
+            _ => None,
+        }
+    }
+
+    /// What the helper is to do, where it is asked for: below which root, with how much time for each function.
+    pub fn helper(&self) -> Option<(PathBuf, Duration, DriverJob)> {
+        match &self.command {
+            Command::Helper(command) => Some(command.parts()),
             _ => None,
         }
     }
@@ -260,6 +279,7 @@ pub fn run(cli: Cli) -> ExitCode {
 
 async fn dispatch(cli: Cli, out: Output) -> CliResult {
     match cli.command {
+        Command::Gpu(gpu::GpuCommand::Scan(args)) => return scan::run(&out, &args),
         Command::CheckConfig(args) => return config_file::run(&out, cli.global.config.as_deref(), args),
         Command::Completions(args) => return shell::completions(&out, &args, &mut Cli::command()),
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),
@@ -290,10 +310,11 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Events(args) => events::run(&cx, &args).await,
         Command::Profile(command) => profile::run(&cx, command).await,
         Command::Image(command) => image::run(&cx, command).await,
+        Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
-        Command::Doctor => doctor::run(&cx).await,
+        Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
-        Command::Serve | Command::Gateway => {
+        Command::Serve | Command::Gateway | Command::Helper(_) => {
             Err(CliError::new(ErrorCode::Internal, "services are started by the program, not by the command line"))
         }
     }

@@ -16,6 +16,7 @@ pub fn vm() -> VmView {
         memory_mib: 2048,
         disk_mib: 10240,
         gpus: Vec::new(),
+        gpu_addresses: Vec::new(),
         address: "10.77.0.12".to_owned(),
         mac: "52:54:00:00:00:0c".to_owned(),
         guest_user: "debian".to_owned(),

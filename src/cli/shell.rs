@@ -77,7 +77,7 @@ mod tests {
                 text.push('\n');
             }
         }
-        for below in command.get_subcommands() {
+        for below in command.get_subcommands().filter(|below| !below.is_hide_set()) {
             help(below, &[path, &[below.get_name()]].concat(), text);
         }
     }

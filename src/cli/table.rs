@@ -56,8 +56,8 @@ fn cell(text: &str, align: Align) -> Cell {
 fn tone(word: &str) -> Option<Color> {
     match word {
         "running" | "ok" => Some(Color::Green),
-        "failed" | "fault" => Some(Color::Red),
-        "degraded" | "unknown" | "warning" => Some(Color::Yellow),
+        "failed" | "fail" => Some(Color::Red),
+        "degraded" | "unknown" | "warn" => Some(Color::Yellow),
         "pending" | "creating" | "stopping" | "deleting" => Some(Color::Cyan),
         _ => None,
     }

@@ -139,7 +139,7 @@ fn facts(vm: &VmView) -> String {
         ("CPUs", vm.cpus.to_string()),
         ("Memory", size(vm.memory_mib)),
         ("Disk", size(vm.disk_mib)),
-        ("GPUs", vm.gpus.join(", ")),
+        ("GPUs", gpus(vm)),
         ("Runs on", vm.accelerator.clone()),
         ("Limits", caps(&vm.caps)),
         ("In force", in_force),
@@ -149,6 +149,12 @@ fn facts(vm: &VmView) -> String {
         ("Undelete until", vm.undelete_until.as_deref().map(moment).unwrap_or_default()),
         ("Made", moment(&vm.created_at)),
     ])
+}
+
+/// What was asked for, and the cards it has.
+fn gpus(vm: &VmView) -> String {
+    let asked = vm.gpus.join(", ");
+    if vm.gpu_addresses.is_empty() { asked } else { format!("{asked}: {}", vm.gpu_addresses.join(", ")) }
 }
 
 #[cfg(test)]

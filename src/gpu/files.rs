@@ -56,10 +56,7 @@ impl Files {
 
     /// The first so many bytes of a file.
     pub(super) fn start(&self, path: &str, max: usize) -> Option<Vec<u8>> {
-        let file = open(&self.path(path))?;
-        let mut bytes = Vec::new();
-        file.take(u64::try_from(max).ok()?).read_to_end(&mut bytes).ok()?;
-        Some(bytes)
+        start_of(&self.path(path), max)
     }
 
     /// The last part of what a link points to.
@@ -78,6 +75,13 @@ impl Files {
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().into_string().ok();
         Some(entries.take(max).filter_map(name).collect())
     }
+}
+
+/// The first so many bytes of a file.
+pub(super) fn start_of(path: &Path, max: usize) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path)?.take(u64::try_from(max).ok()?).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Opens a regular file for reading.

@@ -4,12 +4,14 @@
 //! |---|---|
 //! | `/dev/nvidiaN` | the card whose minor is N, by NVML or the driver's `/proc/driver/nvidia` |
 //! | `/dev/dri/cardN`, `/dev/dri/renderDN` | the card with this name in its `drm` folder |
+//! | `/dev/snd/...` | the audio function with these names in its `sound` folder |
 //! | `/dev/vfio/N` | every card of IOMMU group N |
 //! | `/dev/vfio/devices/vfioN` | the card with this name in its `vfio-dev` folder |
 //!
 //! Nodes that are nobody's in particular (`/dev/nvidiactl`, `/dev/nvidia-uvm`) hold the driver and no card.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use super::files::Files;
@@ -34,81 +36,126 @@ const MAX_COMMAND_LINE: usize = 256 << 10;
 /// What the search came to.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Search {
+    /// Who was found: the number that its node stands for, and the holder.
+    pub(super) found: Vec<(usize, Holder)>,
     /// Why there may be more holders, where it is so.
     pub(super) incomplete: Option<String>,
 }
 
-/// Fills in the holders of all cards.
-pub(super) fn search(files: &Files, cards: &mut [Card]) -> Search {
-    let mut nodes: HashMap<String, Vec<usize>> = HashMap::new();
-    for (index, card) in cards.iter().enumerate() {
-        for node in nodes_of(files, card) {
-            nodes.entry(node).or_default().push(index);
+/// Nodes to look for, each with the numbers of what it belongs to.
+#[derive(Debug, Default)]
+pub(super) struct Nodes(HashMap<String, Vec<usize>>);
+
+impl Nodes {
+    pub(super) fn add(&mut self, owner: usize, nodes: impl IntoIterator<Item = String>) {
+        for node in nodes {
+            self.0.entry(node).or_default().push(owner);
         }
     }
-    if nodes.is_empty() {
-        return Search::default();
+
+    /// Those by which VFIO gives it away.
+    pub(super) fn add_vfio(&mut self, owner: usize, files: &Files, address: PciAddress, group: Option<u32>) {
+        let all = nodes_of(files, address, group, None);
+        self.add(owner, all.into_iter().filter(|node| node.starts_with("/dev/vfio/")));
+    }
+
+    /// Those of a function: its own and, where it has one, its group's.
+    pub(super) fn add_function(&mut self, owner: usize, files: &Files, address: PciAddress, group: Option<u32>) {
+        self.add(owner, nodes_of(files, address, group, nvidia_minor(files, address)));
+    }
+}
+
+/// Fills in the holders of all cards.
+pub(super) fn search(files: &Files, cards: &mut [Card]) -> Search {
+    let mut nodes = Nodes::default();
+    for (index, card) in cards.iter().enumerate() {
+        let minor = card.nvml.as_ref().and_then(|nvml| nvml.minor).or_else(|| nvidia_minor(files, card.address));
+        let group = card.iommu.as_ref().map(|group| group.number);
+        nodes.add(index, nodes_of(files, card.address, group, minor));
+    }
+    let search = look_for(files, &nodes);
+    for (index, holder) in &search.found {
+        if let Some(card) = cards.get_mut(*index) {
+            card.holders.push(holder.clone());
+        }
+    }
+    for card in cards.iter_mut() {
+        card.holders.sort();
+    }
+    // A card without nodes is held by nobody, whoever could not be looked into.
+    for index in nodes.0.values().flatten().filter(|_| search.incomplete.is_some()) {
+        if let Some(card) = cards.get_mut(*index) {
+            card.is_holders_complete = false;
+        }
+    }
+    search
+}
+
+/// Looks through the open files of all processes.
+pub(super) fn look_for(files: &Files, nodes: &Nodes) -> Search {
+    let mut search = Search::default();
+    if nodes.0.is_empty() {
+        return search;
     }
     let begin = Instant::now();
     let (mut seen, mut denied) = (0_usize, 0_usize);
-    let mut incomplete = None;
     let pids = files.names("proc", MAX_PROCESSES).unwrap_or_default();
     for pid in pids.iter().filter_map(|name| name.parse::<u32>().ok()) {
         let entries = match std::fs::read_dir(files.path(&format!("proc/{pid}/fd"))) {
             Ok(entries) => entries,
             Err(error) => {
                 // A process that ended meanwhile holds nothing.
-                denied += usize::from(error.kind() == std::io::ErrorKind::PermissionDenied);
+                denied += usize::from(error.kind() == ErrorKind::PermissionDenied);
                 continue;
             }
         };
         for entry in entries.filter_map(Result::ok) {
             seen += 1;
-            let Ok(target) = std::fs::read_link(entry.path()) else { continue };
+            let target = match std::fs::read_link(entry.path()) {
+                Ok(target) => target,
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+                    // Root without CAP_SYS_PTRACE may list the numbers and not see what they stand for.
+                    denied += 1;
+                    break;
+                }
+                Err(_) => continue,
+            };
             let Some(target) = target.to_str() else { continue };
-            for index in nodes.get(target).into_iter().flatten() {
-                let holder = holder(files, pid, target);
-                if let Some(card) = cards.get_mut(*index).filter(|card| !card.holders.contains(&holder)) {
-                    card.holders.push(holder);
+            for owner in nodes.0.get(target).into_iter().flatten() {
+                let one = (*owner, holder(files, pid, target));
+                if !search.found.contains(&one) {
+                    search.found.push(one);
                 }
             }
         }
         if seen > MAX_FILES || begin.elapsed() > PATIENCE {
-            incomplete = Some(format!("the search for holders was given up after {seen} open files"));
+            search.incomplete = Some(format!("the search for holders was given up after {seen} open files"));
             break;
         }
     }
     if denied > 0 {
-        incomplete.get_or_insert(format!("{denied} processes may not be looked into (not allowed)"));
+        search.incomplete.get_or_insert(format!("{denied} processes may not be looked into (not allowed)"));
     }
-    for card in cards.iter_mut() {
-        card.holders.sort();
-    }
-    // A card without nodes is held by nobody, whoever could not be looked into.
-    for index in nodes.values().flatten().filter(|_| incomplete.is_some()) {
-        if let Some(card) = cards.get_mut(*index) {
-            card.is_holders_complete = false;
-        }
-    }
-    Search { incomplete }
+    search
 }
 
-/// The device nodes by which a card is held.
-fn nodes_of(files: &Files, card: &Card) -> Vec<String> {
-    let device = format!("sys/bus/pci/devices/{}", card.address);
+fn nodes_of(files: &Files, address: PciAddress, group: Option<u32>, minor: Option<u32>) -> Vec<String> {
+    let device = format!("sys/bus/pci/devices/{address}");
     let children = |folder: &str, prefixes: &[&str]| {
         let names = files.names(&format!("{device}/{folder}"), MAX_NODES).unwrap_or_default();
         let is_node = |name: &String| prefixes.iter().any(|prefix| name.starts_with(prefix)) && !name.contains('-');
         names.into_iter().filter(is_node).collect::<Vec<_>>()
     };
     let mut nodes = Vec::new();
-    if let Some(minor) = card.nvml.as_ref().and_then(|nvml| nvml.minor).or_else(|| nvidia_minor(files, card.address)) {
-        nodes.push(format!("/dev/nvidia{minor}"));
-    }
+    nodes.extend(minor.map(|minor| format!("/dev/nvidia{minor}")));
     nodes.extend(children("drm", &["card", "renderD"]).into_iter().map(|name| format!("/dev/dri/{name}")));
+    for sound in children("sound", &["card"]) {
+        let own = children(&format!("sound/{sound}"), &["control", "pcm", "hw"]);
+        nodes.extend(own.into_iter().map(|name| format!("/dev/snd/{name}")));
+    }
     nodes.extend(children("vfio-dev", &["vfio"]).into_iter().map(|name| format!("/dev/vfio/devices/{name}")));
     // The group's node is there only under VFIO; that of a free group costs nothing to look for.
-    nodes.extend(card.iommu.as_ref().map(|group| format!("/dev/vfio/{}", group.number)));
+    nodes.extend(group.map(|number| format!("/dev/vfio/{number}")));
     nodes
 }
 

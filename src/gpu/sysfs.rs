@@ -7,6 +7,8 @@
 //!
 //! Of all other devices only the class is read, and that only once; a host may have thousands (virtual functions).
 
+use std::collections::BTreeMap;
+
 use super::files::Files;
 use crate::model::card::pci::{
     Bar, Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor, is_bridge,
@@ -43,8 +45,11 @@ pub(super) struct Found {
     pub(super) findings: Vec<CardFinding>,
 }
 
-/// Reads all cards.
-pub(super) fn read(files: &Files) -> Found {
+/// What is known of slots, by their function 0, in which a change hangs in the kernel.
+pub(super) type Hanging = BTreeMap<PciAddress, String>;
+
+/// Reads all cards; of those in which a change hangs only what can be read without waiting for it.
+pub(super) fn read(files: &Files, hanging: &Hanging) -> Found {
     let mut found = Found::default();
     let Some(names) = files.names(DEVICES, MAX_DEVICES) else {
         let text = "the kernel shows no PCI devices (/sys/bus/pci/devices cannot be listed)".to_owned();
@@ -60,7 +65,8 @@ pub(super) fn read(files: &Files) -> Found {
     let mut devices: Vec<PciAddress> = names.iter().filter_map(canonical).collect();
     devices.sort_unstable();
     for &address in &devices {
-        let device = Device { files, address };
+        let hangs = hanging.get(&slot(address)).map(String::as_str);
+        let device = Device { files, address, hangs };
         let Some(class) = device.class() else { continue };
         if !matches!(class >> 16, 0x03 | 0x12) && class != NVSWITCH {
             continue;
@@ -77,7 +83,7 @@ pub(super) fn read(files: &Files) -> Found {
         if !vendor.is_gpu(class) {
             continue;
         }
-        match device.card(vendor, class, &devices) {
+        match device.card(vendor, &devices) {
             Some(card) => found.cards.push(card),
             None => {
                 let text = format!("{address} is a GPU of {vendor} whose device number cannot be read");
@@ -94,7 +100,7 @@ pub(super) fn read(files: &Files) -> Found {
 
 /// What is at an address, in the words of a finding.
 pub(super) fn what_is_at(files: &Files, address: PciAddress) -> String {
-    let device = Device { files, address };
+    let device = Device::at_rest(files, address);
     let id = |name: &str| files.id(&device.at(name)).map(|id| format!("{id:04x}"));
     match (id("vendor"), id("device"), device.class()) {
         (Some(vendor), Some(number), Some(class)) => format!("{vendor}:{number} of class {class:#08x}"),
@@ -102,13 +108,66 @@ pub(super) fn what_is_at(files: &Files, address: PciAddress) -> String {
     }
 }
 
-/// One device's files.
-struct Device<'a> {
-    files: &'a Files,
-    address: PciAddress,
+/// A slot by its function 0.
+pub(super) const fn slot(address: PciAddress) -> PciAddress {
+    PciAddress { function: 0, ..address }
 }
 
-impl Device<'_> {
+/// One device's files.
+///
+/// A write to `unbind` or `bind` that hangs does so with the device's lock in its hand. Some files cannot be read without
+/// that lock (`driver_override`, `sriov_numvfs`), or may wait for the device to wake (`config`, the link's speed):
+/// whoever reads them hangs as well, and cannot be killed. Of a device that `hangs`, they are not read.
+pub(super) struct Device<'a> {
+    pub(super) files: &'a Files,
+    pub(super) address: PciAddress,
+    pub(super) hangs: Option<&'a str>,
+}
+
+impl<'a> Device<'a> {
+    /// One in which nothing is known to hang.
+    pub(super) const fn at_rest(files: &'a Files, address: PciAddress) -> Self {
+        Self { files, address, hangs: None }
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.files.exists(&format!("{DEVICES}/{}", self.address))
+    }
+
+    pub(super) fn ids(&self) -> Option<PciIds> {
+        let id = |name: &str| self.files.id(&self.at(name));
+        let subsystem = id("subsystem_vendor").zip(id("subsystem_device"));
+        Some(PciIds { vendor: id("vendor")?, device: id("device")?, subsystem, class: self.class()? })
+    }
+
+    pub(super) fn is_gpu(&self) -> bool {
+        let vendor = self.files.id(&self.at("vendor")).and_then(Vendor::from_id);
+        vendor.zip(self.class()).is_some_and(|(vendor, class)| vendor.is_gpu(class))
+    }
+
+    pub(super) fn is_vf(&self) -> bool {
+        std::fs::symlink_metadata(self.files.path(&self.at("physfn"))).is_ok()
+    }
+
+    pub(super) fn is_boot_display(&self) -> bool {
+        self.text("boot_vga").as_deref() == Some("1")
+    }
+
+    pub(super) fn enabled_vfs(&self) -> u32 {
+        if self.hangs.is_some() { 0 } else { self.count("sriov_numvfs").unwrap_or(0) }
+    }
+
+    pub(super) fn driver_override(&self) -> Option<String> {
+        if self.hangs.is_some() {
+            return None;
+        }
+        self.text("driver_override").filter(|name| name != "(null)")
+    }
+
+    pub(super) fn group_number(&self) -> Option<u32> {
+        self.files.link_name(&self.at("iommu_group"))?.parse().ok()
+    }
+
     fn at(&self, name: &str) -> String {
         format!("{DEVICES}/{}/{name}", self.address)
     }
@@ -121,23 +180,21 @@ impl Device<'_> {
         self.files.number(&self.at(name)).and_then(|number| u32::try_from(number).ok())
     }
 
-    fn class(&self) -> Option<u32> {
+    pub(super) fn class(&self) -> Option<u32> {
         self.count("class").filter(|class| *class <= 0xff_ffff)
     }
 
-    fn driver(&self) -> Option<String> {
+    pub(super) fn driver(&self) -> Option<String> {
         self.files.link_name(&self.at("driver"))
     }
 
-    fn is_vfio(&self) -> bool {
+    pub(super) fn is_vfio(&self) -> bool {
         let is_named = self.driver().is_some_and(|driver| VFIO_DRIVERS.contains(&driver.as_str()));
         is_named || self.files.exists(&self.at("vfio-dev"))
     }
 
-    fn card(&self, vendor: Vendor, class: u32, devices: &[PciAddress]) -> Option<Card> {
-        let id = |name: &str| self.files.id(&self.at(name));
-        let subsystem = id("subsystem_vendor").zip(id("subsystem_device"));
-        let ids = PciIds { vendor: id("vendor")?, device: id("device")?, subsystem, class };
+    fn card(&self, vendor: Vendor, devices: &[PciAddress]) -> Option<Card> {
+        let ids = self.ids()?;
         Some(Card {
             address: self.address,
             vendor,
@@ -148,16 +205,19 @@ impl Device<'_> {
             numa_node: self.text("numa_node").and_then(|node| node.parse().ok()),
             bars: self.text("resource").map(|text| bars(&text)).unwrap_or_default(),
             memory: None,
-            reset_methods: words(&self.text("reset_method").unwrap_or_default()),
+            reset_methods: match self.hangs {
+                Some(_) => Vec::new(),
+                None => words(&self.text("reset_method").unwrap_or_default()),
+            },
             link: self.link("current"),
             link_max: self.link("max"),
             driver: self.driver(),
-            driver_override: self.text("driver_override").filter(|name| name != "(null)"),
+            driver_override: self.driver_override(),
             is_vfio: self.is_vfio(),
             physfn: self.files.link_name(&self.at("physfn")).and_then(|name| name.parse().ok()),
             sriov: self.sriov(),
             has_mdev: self.files.exists(&self.at("mdev_supported_types")),
-            is_boot_display: self.text("boot_vga").as_deref() == Some("1"),
+            is_boot_display: self.is_boot_display(),
             holders: Vec::new(),
             is_holders_complete: true,
             is_persistent: None,
@@ -171,18 +231,18 @@ impl Device<'_> {
 
     /// All functions of the slot, of those that are there.
     fn functions(&self, devices: &[PciAddress]) -> Vec<Function> {
-        let slot = |function| PciAddress { function, ..self.address };
-        let from = devices.partition_point(|device| *device < slot(0));
-        let same = devices.get(from..).unwrap_or_default().iter().take_while(|device| **device <= slot(7));
+        let from = devices.partition_point(|device| *device < slot(self.address));
+        let same = devices.get(from..).unwrap_or_default().iter();
+        let same = same.take_while(|device| slot(**device) == slot(self.address));
         let function = |address: &PciAddress| {
-            let device = Device { files: self.files, address: *address };
+            let device = Device { files: self.files, address: *address, hangs: self.hangs };
             Function { address: *address, class: device.class(), driver: device.driver() }
         };
         same.map(function).collect()
     }
 
     fn iommu(&self) -> Option<IommuGroup> {
-        let number = self.files.link_name(&self.at("iommu_group"))?.parse().ok()?;
+        let number = self.group_number()?;
         let folder = format!("sys/kernel/iommu_groups/{number}/devices");
         let names = self.files.names(&folder, MAX_MEMBERS).unwrap_or_default();
         let mut addresses: Vec<PciAddress> = names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -195,9 +255,9 @@ impl Device<'_> {
     }
 
     fn member(&self, address: PciAddress) -> GroupMember {
-        let device = Device { files: self.files, address };
+        let device = Device::at_rest(self.files, address);
         let (class, driver) = (device.class(), device.driver());
-        let same_slot = PciAddress { function: self.address.function, ..address } == self.address;
+        let same_slot = slot(address) == slot(self.address);
         let is_free = driver.is_none() || driver.as_deref() == Some("pci-stub") || device.is_vfio();
         let role = match class {
             _ if address == self.address => MemberRole::Card,
@@ -210,6 +270,9 @@ impl Device<'_> {
     }
 
     fn link(&self, which: &str) -> Link {
+        if self.hangs.is_some() {
+            return Link::default();
+        }
         // `16.0 GT/s PCIe`, `Unknown`; a width of 0 or 255 is none.
         let speed = self.text(&format!("{which}_link_speed"));
         let giga = speed.and_then(|text| {
@@ -223,13 +286,16 @@ impl Device<'_> {
 
     fn sriov(&self) -> Option<Sriov> {
         let total = self.count("sriov_totalvfs").filter(|total| *total > 0)?;
-        let enabled = self.count("sriov_numvfs").unwrap_or(0);
+        let enabled = self.enabled_vfs();
         let function = |number: u32| self.files.link_name(&self.at(&format!("virtfn{number}")))?.parse().ok();
         let functions = (0..enabled.min(total)).filter_map(function).collect();
         Some(Sriov { enabled, total, functions })
     }
 
-    fn health(&self) -> Health {
+    pub(super) fn health(&self) -> Health {
+        if let Some(why) = self.hangs {
+            return Health::Unknown(why.to_owned());
+        }
         let power = self.text("power_state");
         match power.as_deref() {
             Some(state @ ("unknown" | "error")) => {

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::{HostRoot, routes};
+use super::{HostRoot, kernel, routes, upkeep};
 use crate::child::{ChildCall, SEARCH_PATH};
+use crate::model::host::upkeep::HugePool;
 use crate::model::host::{DiskSpace, HostFacts, Program, Resolver, Route, UefiFirmware, Version};
 use crate::model::units::Mib;
 
@@ -41,6 +43,10 @@ pub struct FactsQuery {
     pub groups: Vec<String>,
     /// Users.
     pub users: Vec<String>,
+    /// The API's socket.
+    pub socket: PathBuf,
+    /// Where the gateway listens.
+    pub listen: Option<SocketAddr>,
 }
 
 /// Reads everything; a second at most on a healthy host, each part with its own deadline.
@@ -57,9 +63,15 @@ pub async fn read(root: &HostRoot, query: &FactsQuery) -> HostFacts {
         let (root, query) = (root.clone(), query.clone());
         tokio::task::spawn_blocking(move || read_files(&root, &query))
     };
-    let (programs, routes, has_sfq, quick) =
-        tokio::join!(programs, read_routes(), has_sfq(root), tokio::time::timeout(PATIENCE, quick));
-    let facts = quick.ok().and_then(Result::ok).unwrap_or_default();
+    let (programs, routes, has_sfq, clock, quick) = tokio::join!(
+        programs,
+        read_routes(),
+        has_sfq(root),
+        upkeep::clock(root),
+        tokio::time::timeout(PATIENCE, quick)
+    );
+    let mut facts = quick.ok().and_then(Result::ok).unwrap_or_default();
+    facts.upkeep.clock = clock;
     HostFacts { programs: programs.into_iter().collect(), routes, has_sfq, ..facts }
 }
 
@@ -82,6 +94,18 @@ pub fn memory(root: &HostRoot) -> (Mib, Mib) {
     (field("MemTotal"), field("MemAvailable"))
 }
 
+/// Physical address bits of the CPU, as `/proc/cpuinfo` says (`address sizes : 46 bits physical, 48 bits virtual`).
+pub fn phys_bits(root: &HostRoot) -> Option<u32> {
+    let text = root.read("proc/cpuinfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("address sizes")?.trim_start().strip_prefix(':'))?;
+    line.trim().split_whitespace().next()?.parse().ok()
+}
+
+/// Pools of huge pages, node by node.
+pub fn huge_pools(root: &HostRoot) -> Vec<HugePool> {
+    super::upkeep::huge_pools(root)
+}
+
 /// What is read from files alone.
 fn read_files(root: &HostRoot, query: &FactsQuery) -> HostFacts {
     let (memory_total, memory_available) = memory(root);
@@ -100,6 +124,8 @@ fn read_files(root: &HostRoot, query: &FactsQuery) -> HostFacts {
         firmware: firmware(root),
         groups: query.groups.iter().map(group).collect(),
         users: query.users.iter().map(user).collect(),
+        kernel: kernel::read(root),
+        upkeep: upkeep::read(root, query),
     }
 }
 
@@ -182,7 +208,7 @@ async fn read_routes() -> Vec<Route> {
 async fn has_sfq(root: &HostRoot) -> Option<bool> {
     let release = root.read("proc/sys/kernel/osrelease").unwrap_or_default();
     let lists = ["modules.builtin", "modules.dep"].map(|list| format!("lib/modules/{release}/{list}"));
-    let is_listed = |list: &String| root.read(list).is_some_and(|text| text.contains("/sch_sfq.ko"));
+    let is_listed = |list: &String| root.read_list(list).is_some_and(|text| text.contains("/sch_sfq.ko"));
     if root.join("sys/module/sch_sfq").exists() || lists.iter().any(is_listed) {
         return Some(true);
     }
@@ -265,6 +291,7 @@ mod tests {
             state_dir: "/nonexistent/state".into(),
             groups: vec!["root".to_owned(), "gvm-none".to_owned()],
             users: vec!["root".to_owned()],
+            ..FactsQuery::default()
         };
         let facts = read(&HostRoot::default(), &query).await;
         assert!(facts.memory_total.0 > 0 && facts.cpus > 0, "{facts:?}");

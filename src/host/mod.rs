@@ -5,9 +5,22 @@
 
 pub mod accelerator;
 pub mod facts;
+mod kernel;
+mod ports;
 pub mod routes;
+mod upkeep;
 
+use std::io::Read as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+/// Files of the kernel that are read whole are at most so long.
+const MAX_SMALL: u64 = 64 << 10;
+
+/// Lists of modules have a megabyte.
+const MAX_LIST: u64 = 16 << 20;
 
 /// The folder that stands for `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,8 +55,45 @@ impl HostRoot {
         if has_v2 { 100 } else { 1024 }
     }
 
-    /// The text of a small file below it, trimmed; `None` where it cannot be read.
+    /// The text of a small file below it, trimmed; `None` where it cannot be read, is too long or is no text.
     fn read(&self, path: &str) -> Option<String> {
-        std::fs::read_to_string(self.join(path)).ok().map(|text| text.trim().to_owned())
+        self.text(path, MAX_SMALL)
+    }
+
+    /// The text of a long list below it.
+    fn read_list(&self, path: &str) -> Option<String> {
+        self.text(path, MAX_LIST)
+    }
+
+    fn text(&self, path: &str, max: u64) -> Option<String> {
+        let bytes = self.start(path, max + 1)?;
+        let is_whole = u64::try_from(bytes.len()).is_ok_and(|length| length <= max);
+        let text = String::from_utf8(bytes).ok().filter(|text| is_whole && !text.contains('\0'))?;
+        Some(text.trim().to_owned())
+    }
+
+    /// The first bytes of a file. A pipe or a device in its place is not waited for.
+    fn start(&self, path: &str, max: u64) -> Option<Vec<u8>> {
+        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        let file = std::fs::OpenOptions::new().read(true).custom_flags(flags.bits()).open(self.join(path)).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.take(max).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Names in a folder, sorted, at most so many; `None` where it cannot be listed.
+    fn names(&self, path: &str, max: usize) -> Option<Vec<String>> {
+        let entries = std::fs::read_dir(self.join(path)).ok()?;
+        let mut names: Vec<String> =
+            entries.take(max).filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+        names.sort_unstable();
+        Some(names)
+    }
+
+    fn exists(&self, path: &str) -> bool {
+        self.join(path).exists()
     }
 }

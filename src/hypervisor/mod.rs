@@ -96,6 +96,10 @@ pub struct DomainSpec {
     pub hostdevs: Vec<PciAddress>,
     /// NUMA node that CPU and memory stay on.
     pub numa_node: Option<u32>,
+    /// The least window for 64-bit BARs that the firmware is told, a power of two; `None` where its own choice does.
+    pub mmio64: Option<Mib>,
+    /// Size of the huge pages that hold its memory; `None` for ordinary ones.
+    pub huge_page: Option<Mib>,
     /// TPM 2.0 by swtpm.
     pub tpm: bool,
     /// VNC through a descriptor of libvirt, no port.

@@ -298,7 +298,8 @@ fn sample(
             user_data: None,
             profile_user_data: profile.user_data.clone(),
         },
-        desired: Desired::Stopped,
+        // As it would be running, with its cards.
+        desired: Desired::Running,
         generation: Generation(1),
         restart_requested: None,
         is_force_stop: false,
@@ -310,6 +311,8 @@ fn sample(
             mac: MacAddress::qemu([0xff, 0xff, 0xff]),
             address: last.unwrap_or(GuestAddress(std::net::Ipv4Addr::LOCALHOST)),
             gpus,
+            mmio64: None,
+            huge_page: None,
         },
         tags: Vec::new(),
         trouble: None,

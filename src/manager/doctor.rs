@@ -4,17 +4,25 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Manager, error};
+use super::gpus::{Entry, Seen, Table};
+use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::host::HostRoot;
 use crate::host::accelerator::Probe;
 use crate::host::facts::{self, FactsQuery};
 use crate::image::catalogue::kernel_files;
-use crate::model::host::{HypervisorVersions, Version};
+use crate::model::card::Discovery;
+use crate::model::host::{Accelerator, HostFacts, HypervisorVersions, Version};
 use crate::model::id::VmId;
 use crate::model::image::Image;
+use crate::model::name::ProfileName;
+use crate::model::network::NetworkSpec;
+use crate::model::principal::User;
+use crate::model::profile::Profile;
+use crate::model::quota::{self, Usage};
 use crate::model::vm::domain_name;
 pub use crate::plan::doctor::Finding;
+use crate::plan::doctor::profile::{Admission, ProfilePatient, Refusal, examine_for};
 use crate::plan::doctor::{Patient, examine};
 
 /// Between two tries to prove KVM, where nothing changed meanwhile.
@@ -24,35 +32,115 @@ const PATIENCE: Duration = Duration::from_secs(8);
 /// The image whose kernel is tried first: it is the smallest.
 const SMALLEST_IMAGE: &str = "tiny";
 
+/// What was found out for one examination.
+struct Chart {
+    host: HostFacts,
+    accelerator: Accelerator,
+    hypervisor: std::result::Result<HypervisorVersions, String>,
+    gpus: std::result::Result<Discovery, String>,
+    seen: Option<Arc<Seen>>,
+    entries: Vec<Entry>,
+    network: NetworkSpec,
+    images: usize,
+    lost_images: Vec<String>,
+    strays: Vec<String>,
+}
+
 impl Manager {
-    /// Looks at everything that this host needs.
-    pub async fn doctor(&self, _permit: &Permit) -> Vec<Finding> {
-        let group = self.config.manager.socket_group.clone();
+    /// Looks at everything that this host needs, or at what one profile needs.
+    ///
+    /// # Errors
+    /// Where the profile is not there for the one who asks, or the store fails.
+    pub async fn doctor(&self, permit: &Permit, profile: Option<&ProfileName>) -> Result<Vec<Finding>> {
+        let Some(name) = profile else { return Ok(examine(&self.patient(&self.chart(permit).await))) };
+        let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can use a profile"))?;
+        let profile = self.profile_for(user, name).await?;
+        let chart = self.chart(permit).await;
+        let admission = self.admission_of(user, &profile, &chart).await?;
+        Ok(examine_for(&ProfilePatient { host: self.patient(&chart), profile: &profile, admission: &admission }))
+    }
+
+    async fn chart(&self, permit: &Permit) -> Chart {
         let query = FactsQuery {
             state_dir: self.config.manager.state_dir.clone(),
-            groups: group.iter().cloned().collect(),
+            groups: self.config.manager.socket_group.iter().cloned().collect(),
             users: vec![self.config.gateway.user.clone()],
+            socket: self.config.manager.socket.clone(),
+            listen: Some(self.config.gateway.listen),
         };
         let root = HostRoot::default();
-        let (host, versions, images, strays) =
-            tokio::join!(facts::read(&root, &query), self.versions(), self.store.images(), self.strays());
+        let (host, hypervisor, images, strays, gpus) = tokio::join!(
+            facts::read(&root, &query),
+            self.versions(),
+            self.store.images(),
+            self.strays(),
+            tokio::time::timeout(PATIENCE, self.look_at_gpus())
+        );
         let images = images.unwrap_or_default();
         let is_lost = |image: &Image| !self.layout.image_dir(image.id).is_dir();
         let lost = images.iter().filter(|row| is_lost(&row.image)).map(|row| row.image.name.to_string());
-        let lost_images: Vec<String> = lost.collect();
-        let network = self.network();
-        let patient = Patient {
-            host: &host,
-            accelerator: &self.host().accelerator,
-            hypervisor: versions.as_ref().map_err(String::as_str),
-            network: &network,
-            socket_group: group.as_deref(),
-            gateway_user: &self.config.gateway.user,
-            images: images.len(),
-            lost_images: &lost_images,
-            strays: &strays,
+        let seen = match gpus {
+            Ok(found) => found.map_err(|e| e.to_string()),
+            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         };
-        examine(&patient)
+        let gpus = seen.as_ref().map(|seen| seen.told(permit.user())).map_err(Clone::clone);
+        let entries = seen.as_ref().map(|seen| seen.entries.clone()).unwrap_or_default();
+        Chart {
+            lost_images: lost.collect(),
+            images: images.len(),
+            accelerator: self.host().accelerator,
+            network: self.network(),
+            host,
+            hypervisor,
+            gpus,
+            seen: seen.ok(),
+            entries,
+            strays,
+        }
+    }
+
+    fn patient<'a>(&'a self, chart: &'a Chart) -> Patient<'a> {
+        Patient {
+            host: &chart.host,
+            accelerator: &chart.accelerator,
+            hypervisor: chart.hypervisor.as_ref().map_err(String::as_str),
+            gpus: chart.gpus.as_ref().map_err(String::as_str),
+            known_gpus: &chart.entries,
+            network: &chart.network,
+            socket_group: self.config.manager.socket_group.as_deref(),
+            gateway_user: &self.config.gateway.user,
+            gateway_listen: self.config.gateway.listen,
+            images: chart.images,
+            lost_images: &chart.lost_images,
+            strays: &chart.strays,
+        }
+    }
+
+    /// What admission would say now to a machine of this profile, of a person who has none.
+    async fn admission_of(&self, user: &User, profile: &Profile, chart: &Chart) -> Result<Admission> {
+        let image = self.image_for(profile, None).await;
+        let found = image.as_ref().ok().and_then(Option::as_ref);
+        let shape = self.check_shape(profile.vcpus, profile.memory, profile.disk, found);
+        let ask = Usage { vms: 1, vcpus: profile.vcpus.into(), memory: profile.memory, disk: profile.disk };
+        let quota = quota::check(&self.config.people.quota, &Usage::default(), &ask);
+        let mut tx = self.store.write().await?;
+        let capacity = self.check_capacity(&mut tx, profile.memory).await;
+        let table = match &chart.seen {
+            Some(seen) => self.gpu_table(&mut tx, seen, Some(user)).await?,
+            None => Table::default(),
+        };
+        // Dropped without commit: nothing was written.
+        drop(tx);
+        Ok(Admission {
+            image: image.map(|image| image.map(|image| image.name.to_string())).map_err(refusal),
+            shape: shape.map_err(refusal),
+            quota: quota.map_err(|e| Refusal {
+                message: e.to_string(),
+                hint: Some("raise it under [people.quota] in /etc/gvm/gvm.toml; systemctl restart gvm".to_owned()),
+            }),
+            capacity: capacity.map_err(refusal),
+            gpus: table.pick(&profile.gpus),
+        })
     }
 
     /// Domains that carry our name and are not ours, or carry our metadata and have no row: after a restored backup.
@@ -67,7 +155,7 @@ impl Manager {
         strays
     }
 
-    async fn versions(&self) -> Result<HypervisorVersions, String> {
+    async fn versions(&self) -> std::result::Result<HypervisorVersions, String> {
         let asked = tokio::time::timeout(PATIENCE, self.hypervisor.facts()).await;
         let late = |_| format!("no answer within {} s: it hangs", PATIENCE.as_secs());
         let found = asked.map_err(late)?.map_err(|e| e.to_string())?;
@@ -112,7 +200,7 @@ impl Manager {
         let mut rows = match self.store.images().await {
             Ok(rows) => rows,
             Err(e) => {
-                tracing::error!(error = %error::chain(&e), "cannot list images to prove KVM with");
+                tracing::error!(error = %super::error::chain(&e), "cannot list images to prove KVM with");
                 return;
             }
         };
@@ -125,4 +213,8 @@ impl Manager {
             self.set_accelerator(found);
         }
     }
+}
+
+fn refusal(error: ManagerError) -> Refusal {
+    Refusal { message: error.message, hint: error.hint }
 }

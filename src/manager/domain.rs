@@ -4,11 +4,11 @@
 use crate::hypervisor::{DomainDisk, DomainNic, DomainSpec, Firmware};
 use crate::image::catalogue::{KernelFiles, base_disk, kernel_files};
 use crate::image::layout::Layout;
-use crate::model::gpu::Partition;
+use crate::model::gpu::{Partition, PciAddress};
 use crate::model::host::Accelerator;
 use crate::model::image::{Boot, DiskFormat, Image};
 use crate::model::units::Mib;
-use crate::model::vm::Vm;
+use crate::model::vm::{Desired, Vm};
 use crate::plan::place;
 
 use super::error::{ManagerError, Result};
@@ -55,16 +55,15 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
         is_read_only: true,
         serial: "seed".to_owned(),
     };
-    let hostdevs: Vec<_> = vm
-        .placement
-        .gpus
-        .iter()
-        .flat_map(|partition| match partition {
-            Partition::Whole { bdf, siblings, .. } => std::iter::once(*bdf).chain(siblings.iter().copied()).collect(),
-            Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
-        })
-        .collect();
-    let numa_node = place::numa_node(&vm.placement.gpus);
+    // A machine that is to be off is defined without its cards: by the time somebody starts it they may be another's.
+    let is_up = matches!(vm.desired, Desired::Running | Desired::Paused);
+    let partitions: &[Partition] = if is_up { &vm.placement.gpus } else { &[] };
+    let functions = |partition: &Partition| match partition {
+        Partition::Whole { bdf, siblings, .. } => std::iter::once(*bdf).chain(siblings.iter().copied()).collect(),
+        Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
+    };
+    let hostdevs: Vec<PciAddress> = partitions.iter().flat_map(functions).collect();
+    let numa_node = place::numa_node(partitions);
     let vcpus = vm.spec.vcpus;
     // Memory of a machine with host devices is pinned as a whole at its start: nothing can be plugged. A guest
     // that boots firmware alone has nobody who would bring memory on line.
@@ -89,6 +88,8 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
         }),
         hostdevs,
         numa_node,
+        mmio64: vm.placement.mmio64.filter(|_| is_up),
+        huge_page: vm.placement.huge_page.filter(|_| is_up),
         tpm: vm.spec.tpm,
         graphics: vm.spec.graphics,
         serial_log: files.serial_log(),

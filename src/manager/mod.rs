@@ -18,11 +18,13 @@ pub mod create;
 pub mod doctor;
 pub mod domain;
 pub mod error;
+pub mod gpus;
 pub mod hold;
 pub mod images;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;
+mod shape;
 pub mod steps;
 pub mod view;
 pub mod watch;
@@ -39,6 +41,7 @@ pub use self::error::{Kind, ManagerError, Result};
 use self::watch::Watch;
 use crate::auth::policy::{self, Action, Denied, Permit, VmRef};
 use crate::config::Config;
+use crate::gpu::GpuBackend;
 use crate::hypervisor::Hypervisor;
 use crate::image::layout::Layout;
 use crate::model::event::{AuditEvent, Outcome};
@@ -82,6 +85,7 @@ pub struct Manager {
     /// Machines whose boot is being watched, by the start it belongs to.
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
+    gpus: gpus::Gpus,
     /// An image came: the accelerator may be found out with its kernel.
     images_changed: Notify,
     tasks: TaskTracker,
@@ -98,6 +102,7 @@ impl Manager {
         config: Config,
         store: Store,
         hypervisor: Arc<dyn Hypervisor>,
+        gpus: Arc<dyn GpuBackend>,
         host: ThisHost,
         stop: CancellationToken,
     ) -> (Arc<Self>, mpsc::Receiver<VmId>) {
@@ -114,6 +119,7 @@ impl Manager {
             copied: Mutex::default(),
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
+            gpus: gpus::Gpus::new(gpus),
             images_changed: Notify::new(),
             tasks: TaskTracker::new(),
             stop,

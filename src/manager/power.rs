@@ -37,6 +37,11 @@ pub enum Wanted {
 }
 
 impl Wanted {
+    /// True where it is to run afterwards, whatever it does now.
+    const fn is_up(self) -> bool {
+        matches!(self, Self::Start | Self::Restart | Self::ForceRestart)
+    }
+
     const fn action(self) -> &'static str {
         match self {
             Self::Start => "vm.start",
@@ -60,10 +65,17 @@ impl Manager {
         let label = self.label(&vm).await?;
         // Looked at before the transaction: no call of the hypervisor happens inside of one.
         let observed = self.observe_for_change(vm.id).await;
+        if let (true, false, Observed::Unknown(why)) = (wanted.is_up(), vm.spec.gpus.is_empty(), &observed) {
+            return Err(ManagerError::unavailable(format!("the state of VM {} is not known: {why}", vm.name)));
+        }
+        let seen = if wanted.is_up() { self.look_for(&vm.spec.gpus).await? } else { None };
         let mut tx = self.store.write().await?;
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         self.want(&mut tx, &mut vm, wanted, &observed).await?;
         vm.generation = vm.generation.next();
+        if wanted.is_up() {
+            self.renew_gpus(&mut tx, &mut vm, seen.as_deref(), permit.user(), &observed).await?;
+        }
         if matches!(wanted, Wanted::Restart | Wanted::ForceRestart) {
             vm.restart_requested = Some(vm.generation);
         }

@@ -257,12 +257,21 @@ async fn decide(manager: &Manager, vm: &Vm, observed: &Observed) -> Result<Decis
         },
         _ => false,
     };
+    let gpus = match super::gpus::standing(manager, vm, observed).await {
+        Ok(gpus) => gpus,
+        // Nothing may be concluded of a machine whose cards cannot be looked at.
+        Err(why) => {
+            tracing::warn!(vm = %vm.id, %why, "cannot look at a machine's GPUs");
+            return Ok(Decision::Wait(after(Timestamp::now(), TRANSIENT_PAUSE)));
+        }
+    };
     let host = manager.host();
     let config = &manager.config.manager;
     let grace = SignedDuration::from_secs(i64::try_from(config.stop_grace_seconds).unwrap_or(i64::MAX));
     let facts = Facts {
         observed,
         artefacts,
+        gpus,
         is_defined_as_wanted,
         boot_id: &host.boot_id,
         stop_grace: grace,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::domain::{self, Surroundings};
-use super::{Manager, ManagerError, hold, lock};
+use super::{Manager, ManagerError, gpus, hold, lock};
 use crate::hypervisor::{DomainSpec, ErrorKind, HypervisorError, LiveChange};
 use crate::image::catalogue::base_disk;
 use crate::image::cloudinit::SeedSpec;
@@ -54,7 +54,7 @@ impl Failure {
         }
     }
 
-    fn store(step: &'static str, error: &StoreError) -> Self {
+    pub(super) fn store(step: &'static str, error: &StoreError) -> Self {
         Self { is_transient: true, ..Self::new(step, super::error::chain(error)) }
     }
 
@@ -64,7 +64,8 @@ impl Failure {
     }
 }
 
-type Done = Result<(), Failure>;
+/// How a step ends.
+pub(super) type Done = Result<(), Failure>;
 
 /// Does the step.
 ///
@@ -83,6 +84,8 @@ pub async fn execute(manager: &Manager, vm: &Vm, step: &Step) -> Done {
             manager.watch.tell(vm, "seed", "writing the cloud-init seed");
             ensure_seed(manager, vm, name).await
         }
+        Step::EnsureGpuBound => gpus::ensure_bound(manager, vm, name).await,
+        Step::ReleaseGpu => gpus::release(manager, vm, name).await,
         Step::Define => {
             let spec = domain_spec(manager, vm).await.map_err(|e| Failure::manager(name, &e))?;
             manager.watch.tell(vm, "define", "defining the machine");
@@ -252,6 +255,7 @@ async fn start(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     if lock(&manager.copied).contains(&vm.id) {
         return Err(Failure { is_transient: true, ..Failure::new(step, "its disk is being copied") });
     }
+    gpus::must_have_memory(vm, step).await?;
     forget_reach(manager, vm.id);
     let hypervisor = &manager.hypervisor;
     let network = manager.network();

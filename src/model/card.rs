@@ -9,18 +9,20 @@
 //! A [`Card`] is a fact of one moment. Who may have it, and who has it, is not here: that is [`super::gpu`].
 
 pub mod blockers;
+pub mod function;
 pub mod identity;
 pub mod known;
-pub mod pci;
 
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::gpu::{GpuId, PciAddress};
+use super::gpu::GpuId;
+pub use super::pci;
+use super::pci::PciAddress;
+use super::pci::{Bar, Function, GroupMember, IommuGroup, Link, PciIds, Upstream, Vendor};
 use super::units::Mib;
 use blockers::Blocker;
-use pci::{Bar, Function, GroupMember, IommuGroup, Link, PciIds, Upstream, Vendor};
 
 /// How a card is used at the moment, by what it is bound to and divided into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

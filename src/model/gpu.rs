@@ -11,7 +11,7 @@ use std::fmt;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use super::id::{LeaseId, VmId};
-pub use super::pci::{Bar, PciAddress, PciError};
+pub use super::pci::{Bar, GroupMember, PciAddress, PciError, Vendor};
 use super::units::Mib;
 use super::vm::Generation;
 pub use name::{ModelName, ModelWord};
@@ -25,43 +25,6 @@ pub struct GpuId(pub String);
 impl fmt::Display for GpuId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
-    }
-}
-
-/// Who made a card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Vendor {
-    /// NVIDIA, PCI vendor 10de.
-    Nvidia,
-    /// AMD, PCI vendor 1002.
-    Amd,
-    /// Intel, PCI vendor 8086.
-    Intel,
-    /// Somebody else, or not known.
-    #[default]
-    Other,
-}
-
-impl Vendor {
-    /// The vendor of a PCI vendor id.
-    pub const fn of(id: u16) -> Self {
-        match id {
-            0x10de => Self::Nvidia,
-            0x1002 => Self::Amd,
-            0x8086 => Self::Intel,
-            _ => Self::Other,
-        }
-    }
-
-    /// As typed in a request; empty where not known.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Nvidia => "nvidia",
-            Self::Amd => "amd",
-            Self::Intel => "intel",
-            Self::Other => "",
-        }
     }
 }
 
@@ -101,10 +64,10 @@ pub enum Fabric {
     Nvswitch,
 }
 
-/// What is known of a card's health.
+/// Whether a card is in service: what was concluded of its health, and what an administrator decided.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "state", content = "why")]
-pub enum Health {
+pub enum Service {
     /// Nothing against it.
     #[default]
     Good,
@@ -114,19 +77,8 @@ pub enum Health {
     Draining(String),
     /// Not handed out until an administrator returns it to service.
     Quarantined(String),
-}
-
-/// Another device of a card's IOMMU group that cannot go along: neither a bridge, nor a function of its slot, nor a
-/// card of this inventory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GroupMember {
-    /// Its address.
-    pub bdf: PciAddress,
-    /// What it is, such as `NVMe controller`.
-    pub what: String,
-    /// The host driver that uses it.
-    #[serde(default)]
-    pub driver: Option<String>,
+    /// The kernel does not let go of it; only a restart of the host helps.
+    Stuck(String),
 }
 
 /// A card as known to the planner.
@@ -155,7 +107,8 @@ pub struct GpuDevice {
     /// host without an IOMMU has its cards `blocked`.
     #[serde(default)]
     pub iommu_group: Option<u32>,
-    /// Devices that make its group unusable while the host drives them.
+    /// Members of its group that the host drives: neither bridges, nor functions of its slot, nor cards. They cannot go
+    /// along, and make the group unusable.
     #[serde(default)]
     pub blockers: Vec<GroupMember>,
     /// The bridges between it and the root complex, from the root port down; empty where not known.
@@ -167,9 +120,9 @@ pub struct GpuDevice {
     /// Its other wiring.
     #[serde(default)]
     pub fabric: Fabric,
-    /// Its health.
+    /// Whether it is in service.
     #[serde(default)]
-    pub health: Health,
+    pub service: Service,
     /// It is not gvm's: not on the list of managed addresses, or held by something that gvm did not start. Shown, never
     /// handed out; `blocked` may say by whom it is held.
     #[serde(default)]
@@ -201,7 +154,7 @@ impl GpuDevice {
             upstream: Vec::new(),
             bars: Vec::new(),
             fabric: Fabric::default(),
-            health: Health::default(),
+            service: Service::default(),
             is_foreign: false,
             blocked: None,
         }
@@ -251,6 +204,14 @@ impl Partition {
         }
     }
 
+    /// The address of a whole card.
+    pub const fn address(&self) -> Option<PciAddress> {
+        match self {
+            Self::Whole { bdf, .. } => Some(*bdf),
+            Self::Mig { .. } | Self::Vgpu { .. } => None,
+        }
+    }
+
     /// `whole` or `slice`: leases of one kind exclude those of the other on the same card (table `gpu_use`).
     pub const fn use_kind(&self) -> &'static str {
         match self {
@@ -277,12 +238,8 @@ pub enum LeaseState {
     Claimed,
     /// In a machine.
     Attached,
-    /// Being reset and checked between tenants.
+    /// Being given back: reset and checked between tenants.
     Sanitising,
-    /// Kept out of use until an administrator returns it.
-    Quarantined,
-    /// The kernel does not let go of it; only a reboot helps.
-    Stuck,
 }
 
 /// The holding of one partition by one machine.
@@ -312,7 +269,7 @@ mod tests {
         let read: GpuDevice = serde_json::from_str(text).unwrap();
         assert_eq!(read, GpuDevice::new(GpuId("GPU-1".to_owned()), bdf, "NVIDIA A100", Mib(81920)));
         let mut full = read;
-        full.health = Health::Quarantined("no answer after reset".to_owned());
+        full.service = Service::Quarantined("no answer after reset".to_owned());
         full.upstream = vec![bdf];
         assert_eq!(serde_json::from_str::<GpuDevice>(&serde_json::to_string(&full).unwrap()).unwrap(), full);
     }

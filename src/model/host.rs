@@ -1,5 +1,8 @@
 //! Facts of a host that decisions are made of.
 
+pub mod kernel;
+pub mod upkeep;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -38,6 +41,8 @@ pub struct Capacity {
     pub reserve: Mib,
     /// Logical CPUs.
     pub cpus: u32,
+    /// Physical address bits of the CPU; `None` where the kernel does not say.
+    pub phys_bits: Option<u32>,
 }
 
 /// Everything about a host that the doctor judges. Read by `host::facts`, never stored.
@@ -68,6 +73,10 @@ pub struct HostFacts {
     pub groups: BTreeMap<String, bool>,
     /// Users asked about, with whether they exist.
     pub users: BTreeMap<String, bool>,
+    /// What the kernel has for giving devices away.
+    pub kernel: kernel::KernelFacts,
+    /// What an administrator keeps in order.
+    pub upkeep: upkeep::UpkeepFacts,
 }
 
 /// What the hypervisor says of itself.

@@ -11,6 +11,7 @@ pub mod gpu;
 pub mod host;
 pub mod id;
 pub mod image;
+pub mod inventory;
 pub mod name;
 pub mod network;
 pub mod pci;

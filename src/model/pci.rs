@@ -1,9 +1,15 @@
-//! PCI: addresses, and the memory windows (BARs) that a device asks for.
+//! PCI: addresses, and what a device on the bus is.
+
+mod device;
 
 use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+pub use self::device::{
+    Bar, Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor, class_words, is_bridge,
+};
 
 /// A canonical PCI address. NVML, sysfs and libvirt spell the same card differently
 /// (`00000000:C8:00.0`, `0000:c8:00.0`, `pci_0000_c8_00_0`); only this type is ever compared.
@@ -86,19 +92,6 @@ impl PciAddress {
     pub const fn is_same_slot(self, other: Self) -> bool {
         self.domain == other.domain && self.bus == other.bus && self.slot == other.slot
     }
-}
-
-/// A memory window of a device, as the kernel's `resource` file gives it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Bar {
-    /// Bytes.
-    pub size: u64,
-    /// It may lie above 4 GiB.
-    #[serde(default)]
-    pub is_64bit: bool,
-    /// Reads have no effect, so that it may lie in a bridge's prefetchable window, the only one above 4 GiB.
-    #[serde(default)]
-    pub is_prefetchable: bool,
 }
 
 #[cfg(test)]

@@ -110,6 +110,12 @@ pub struct Placement {
     /// The partitions it holds leases of, in the order of their PCI slots.
     #[serde(default)]
     pub gpus: Vec<Partition>,
+    /// The least window for their 64-bit BARs that the firmware must be told.
+    #[serde(default)]
+    pub mmio64: Option<Mib>,
+    /// Size of the huge pages that hold its memory.
+    #[serde(default)]
+    pub huge_page: Option<Mib>,
 }
 
 /// The last thing that went wrong, as shown to people.

@@ -1,5 +1,8 @@
 use super::*;
-use crate::model::host::{DiskSpace, Program, Route, UefiFirmware};
+use crate::model::host::kernel::{CpuVendor, Iommu, KernelFacts, ModuleState};
+use crate::model::host::upkeep::{Clock, NumaNode, PathMode, PortUse, UpkeepFacts};
+use crate::model::host::{DiskSpace, Program, Resolver, Route, UefiFirmware, Version};
+use crate::model::units::Mib;
 
 fn program(version: Option<Version>) -> Option<Program> {
     Some(Program { path: "/usr/bin/x".into(), version })
@@ -7,8 +10,9 @@ fn program(version: Option<Version>) -> Option<Program> {
 
 /// A host on which everything is as it should be.
 fn sound() -> HostFacts {
-    let names = PROGRAMS.iter().map(|(name, ..)| ((*name).to_owned(), program(None)));
+    let names = basics::PROGRAMS.iter().map(|(name, ..)| ((*name).to_owned(), program(None)));
     let qemu = ["qemu-system-x86_64", "qemu-img"].map(|n| (n.to_owned(), program(Some(Version(10, 0, 2)))));
+    let path = |path: &str, mode| PathMode { path: path.into(), mode, uid: 0 };
     HostFacts {
         memory_total: Mib(64 << 10),
         memory_available: Mib(32 << 10),
@@ -22,60 +26,117 @@ fn sound() -> HostFacts {
         firmware: UefiFirmware { has_plain: true, has_secure_boot: true },
         groups: [("gvm".to_owned(), true)].into(),
         users: [("gvm-gateway".to_owned(), true)].into(),
+        kernel: KernelFacts {
+            cpu: CpuVendor::Intel,
+            kvm: ModuleState::Loaded,
+            iommu: Some(Iommu { units: 2, groups: 40 }),
+            vfio_pci: ModuleState::Loaded,
+            has_vfio_node: true,
+            ..KernelFacts::default()
+        },
+        upkeep: UpkeepFacts {
+            nodes: vec![NumaNode { number: 0, cpus: "0-15".to_owned() }],
+            transparent_hugepages: Some("madvise".to_owned()),
+            clock: Clock::Synchronised,
+            gateway_port: PortUse::Taken { program: Some("gvm".to_owned()), user: "gvm-gateway".to_owned() },
+            state_path: vec![path("/", 0o755), path("/var", 0o755), path("/var/lib/gvm", 0o711)],
+            database: Some(path("/var/lib/gvm/gvm.db", 0o600)),
+            socket_dir: Some(path("/run/gvm", 0o755)),
+            ..UpkeepFacts::default()
+        },
     }
 }
 
-struct Case {
-    host: HostFacts,
-    accelerator: Accelerator,
-    hypervisor: Result<HypervisorVersions, String>,
-    images: usize,
-    lost_images: Vec<String>,
-    strays: Vec<String>,
+/// Everything about one host.
+pub(super) struct Case {
+    pub host: HostFacts,
+    pub accelerator: Accelerator,
+    pub hypervisor: Result<HypervisorVersions, String>,
+    pub gpus: Result<Discovery, String>,
+    pub images: usize,
+    pub lost_images: Vec<String>,
+    pub strays: Vec<String>,
+    network: NetworkSpec,
 }
 
+impl Case {
+    /// One without a GPU, on which everything is as it should be.
+    pub fn sound() -> Self {
+        let uri = "qemu:///system".to_owned();
+        let subnet = "10.77.0.0/20".parse().unwrap();
+        Self {
+            host: sound(),
+            accelerator: Accelerator::Kvm,
+            hypervisor: Ok(HypervisorVersions { uri, libvirt: Version(11, 3, 0), qemu: Version(10, 0, 2) }),
+            gpus: Ok(Discovery::default()),
+            images: 2,
+            lost_images: Vec::new(),
+            strays: Vec::new(),
+            network: NetworkSpec { name: "gvm".to_owned(), bridge: "gvmbr0".to_owned(), subnet },
+        }
+    }
+
+    pub fn patient(&self) -> Patient<'_> {
+        Patient {
+            host: &self.host,
+            accelerator: &self.accelerator,
+            hypervisor: self.hypervisor.as_ref().map_err(String::as_str),
+            gpus: self.gpus.as_ref().map_err(String::as_str),
+            known_gpus: &[],
+            network: &self.network,
+            socket_group: Some("gvm"),
+            gateway_user: "gvm-gateway",
+            gateway_listen: "0.0.0.0:2222".parse().unwrap(),
+            images: self.images,
+            lost_images: &self.lost_images,
+            strays: &self.strays,
+        }
+    }
+}
+
+/// Examines a changed host, and looks at the findings' form: known words, in their order, each with what mends it.
 fn examined(change: impl FnOnce(&mut Case)) -> Vec<Finding> {
-    let versions =
-        HypervisorVersions { uri: "qemu:///system".to_owned(), libvirt: Version(11, 3, 0), qemu: Version(10, 0, 2) };
-    let mut case = Case {
-        host: sound(),
-        accelerator: Accelerator::Kvm,
-        hypervisor: Ok(versions),
-        images: 2,
-        lost_images: Vec::new(),
-        strays: Vec::new(),
-    };
+    let mut case = Case::sound();
     change(&mut case);
-    let subnet = "10.77.0.0/20".parse().unwrap();
-    let network = NetworkSpec { name: "gvm".to_owned(), bridge: "gvmbr0".to_owned(), subnet };
-    examine(&Patient {
-        host: &case.host,
-        accelerator: &case.accelerator,
-        hypervisor: case.hypervisor.as_ref().map_err(String::as_str),
-        network: &network,
-        socket_group: Some("gvm"),
-        gateway_user: "gvm-gateway",
-        images: case.images,
-        lost_images: &case.lost_images,
-        strays: &case.strays,
-    })
+    let findings = examine(&case.patient());
+    well_formed(&findings);
+    findings
 }
 
-/// What is not well, one line each.
+pub(super) fn well_formed(findings: &[Finding]) {
+    let place = |finding: &Finding| CHECKS.iter().position(|check| *check == finding.check);
+    for pair in findings.windows(2) {
+        assert!(place(&pair[0]) <= place(&pair[1]), "{} before {}", pair[0].check, pair[1].check);
+    }
+    for finding in findings {
+        assert!(place(finding).is_some(), "{finding:?}");
+        let has_fix = finding.fix.as_ref().is_some_and(|fix| !fix.is_empty());
+        assert_eq!(has_fix, finding.level != Level::Ok, "{finding:?}");
+    }
+}
+
+/// What is not well, one line each; that there is no GPU is well here.
 fn unwell(change: impl FnOnce(&mut Case)) -> String {
-    let findings = examined(change);
-    let bad = findings.iter().filter(|finding| finding.level != Level::Ok).map(|finding| {
-        let fix = finding.fix.as_deref().unwrap_or("nothing mends it");
-        format!("{} {}: {}\n    {fix}\n", finding.level.word(), finding.check, finding.message)
-    });
-    bad.collect()
+    told(
+        examined(change)
+            .iter()
+            .filter(|finding| finding.level != Level::Ok && !finding.message.contains("no GPU found")),
+    )
+}
+
+pub(super) fn told<'a>(findings: impl Iterator<Item = &'a Finding>) -> String {
+    let line = |finding: &Finding| {
+        let fix = finding.fix.as_ref().map(|fix| format!("    {}\n", fix.replace('\n', "\n    "))).unwrap_or_default();
+        format!("{} {}: {}\n{fix}", finding.level.word(), finding.check, finding.message)
+    };
+    findings.map(line).collect()
 }
 
 #[test]
 fn a_sound_host_has_nothing_to_mend() {
     assert_eq!(unwell(|_| {}), "");
     let checks: Vec<&str> = examined(|_| {}).iter().map(|finding| finding.check).collect();
-    insta::assert_snapshot!(checks.join(" "), @"root kvm libvirt qemu programs firmware sfq space memory resolver subnet group gateway-user images domains");
+    insta::assert_snapshot!(checks.join(" "), @"root kvm libvirt qemu programs firmware sfq space memory hugepages numa clock permissions resolver subnet group gateway-user gateway-port images domains gpus");
 }
 
 #[test]
@@ -114,8 +175,56 @@ fn every_fault_has_its_command() {
     add("no accounts", unwell(|c| (c.host.groups, c.host.users) = Default::default()));
     add("no image", unwell(|c| c.images = 0));
     add("a lost image", unwell(|c| c.lost_images = vec!["debian".to_owned()]));
+    for (cpu, kvm) in [
+        (CpuVendor::Amd, ModuleState::Loadable),
+        (CpuVendor::Other, ModuleState::Unknown),
+        (CpuVendor::Intel, ModuleState::Loadable),
+    ] {
+        let why = "this host has no /dev/kvm".to_owned();
+        add(
+            "no kvm module",
+            unwell(|c| {
+                c.accelerator = Accelerator::Emulation { why };
+                (c.host.kernel.cpu, c.host.kernel.kvm) = (cpu, kvm);
+            }),
+        );
+    }
     let unproven = "KVM is there but not proven yet".to_owned();
     add("kvm not proven", unwell(|c| c.accelerator = Accelerator::Emulation { why: unproven }));
     add("strays", unwell(|c| c.strays = vec!["gvm-1".to_owned(), "gvm-2".to_owned()]));
     insta::assert_snapshot!(all);
+}
+
+#[test]
+fn upkeep_has_its_commands() {
+    let mut all = String::new();
+    let mut add = |what: &str, found: String| all.push_str(&format!("# {what}\n{found}"));
+    add("clock alone", unwell(|c| c.host.upkeep.clock = Clock::Alone));
+    add("clock unknown", unwell(|c| c.host.upkeep.clock = Clock::Unknown));
+    add("port unknown", unwell(|c| c.host.upkeep.gateway_port = PortUse::Unknown));
+    add("port free", unwell(|c| c.host.upkeep.gateway_port = PortUse::Free));
+    let taken = |program: Option<&str>, user: &str| PortUse::Taken {
+        program: program.map(str::to_owned),
+        user: user.to_owned(),
+    };
+    add("port taken", unwell(|c| c.host.upkeep.gateway_port = taken(Some("sshd"), "root")));
+    add("port taken by somebody", unwell(|c| c.host.upkeep.gateway_port = taken(None, "uid 1007")));
+    add("port ours, program hidden", unwell(|c| c.host.upkeep.gateway_port = taken(None, "gvm-gateway")));
+    add("port ours, started by hand", unwell(|c| c.host.upkeep.gateway_port = taken(Some("gvm"), "root")));
+    add("closed folder above", unwell(|c| c.host.upkeep.state_path[1].mode = 0o700));
+    add("open state folder", unwell(|c| c.host.upkeep.state_path[2].mode = 0o777));
+    add("another's state folder", unwell(|c| c.host.upkeep.state_path[2].uid = 1000));
+    add("open database", unwell(|c| c.host.upkeep.database.as_mut().unwrap().mode = 0o644));
+    add("open socket folder", unwell(|c| c.host.upkeep.socket_dir.as_mut().unwrap().mode = 0o777));
+    add("sticky socket folder", unwell(|c| c.host.upkeep.socket_dir.as_mut().unwrap().mode = 0o1777));
+    add("nothing is there yet", unwell(|c| c.host.upkeep.state_path.clear()));
+    insta::assert_snapshot!(all);
+}
+
+#[test]
+fn a_check_has_one_word() {
+    let mut words = CHECKS.to_vec();
+    words.sort_unstable();
+    words.dedup();
+    assert_eq!(words.len(), CHECKS.len());
 }

@@ -2,6 +2,8 @@
 
 pub mod address;
 pub mod doctor;
+pub mod inventory;
+pub mod pages;
 pub mod place;
 pub mod subnet;
 pub mod vm;

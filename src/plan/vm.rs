@@ -24,6 +24,10 @@ pub enum Step {
     EnsureDisk,
     /// Make the cloud-init seed.
     EnsureSeed,
+    /// Take its cards from the host's drivers.
+    EnsureGpuBound,
+    /// Check its cards, give them back to the host's drivers, and end the leases.
+    ReleaseGpu,
     /// Define the domain, or define it anew with another shape.
     Define,
     /// Make network and address ready and start the domain.
@@ -68,6 +72,8 @@ impl Step {
         match self {
             Self::EnsureDisk => "ensure-disk",
             Self::EnsureSeed => "ensure-seed",
+            Self::EnsureGpuBound => "ensure-gpu-bound",
+            Self::ReleaseGpu => "release-gpu",
             Self::Define => "define",
             Self::Start => "start",
             Self::RecordStarted => "record-started",
@@ -116,6 +122,18 @@ pub struct Artefacts {
     pub has_room: bool,
 }
 
+/// Where a machine stands with its cards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GpuFacts {
+    /// It holds none.
+    #[default]
+    NoLease,
+    /// It holds leases, and not all cards are ready for it.
+    NotBound,
+    /// It holds leases, and VFIO has all cards.
+    Bound,
+}
+
 /// Everything that the decision looks at beside the machine itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts<'a> {
@@ -123,6 +141,8 @@ pub struct Facts<'a> {
     pub observed: &'a Observed,
     /// From the file system.
     pub artefacts: Artefacts,
+    /// From the leases and the cards.
+    pub gpus: GpuFacts,
     /// The definition is what it should be; meaningless without one.
     pub is_defined_as_wanted: bool,
     /// The host's present boot id.
@@ -174,6 +194,7 @@ fn plan_absent(facts: &Facts<'_>) -> Decision {
     match facts.observed {
         Observed::Defined(domain) if domain.power == Power::Off => Decision::Act(Step::Undefine),
         Observed::Defined(_) => Decision::Act(Step::ForceOff),
+        _ if facts.gpus != GpuFacts::NoLease => Decision::Act(Step::ReleaseGpu),
         _ if facts.artefacts.has_folder => Decision::Act(Step::EnsureFilesGone),
         _ => Decision::Act(Step::Forget),
     }
@@ -187,6 +208,11 @@ fn plan_stopped(vm: &Vm, facts: &Facts<'_>) -> Decision {
     }
     if is_started(vm) {
         return Decision::Act(Step::RecordOff);
+    }
+    if facts.gpus != GpuFacts::NoLease {
+        // The definition forgets its cards first: nobody starts it by hand with a card that is another's by then.
+        let is_with_cards = matches!(facts.observed, Observed::Defined(_)) && !facts.is_defined_as_wanted;
+        return Decision::Act(if is_with_cards { Step::Define } else { Step::ReleaseGpu });
     }
     match vm.undelete_until {
         Some(until) if until <= facts.now => Decision::Act(Step::Purge),
@@ -210,7 +236,11 @@ fn plan_running(vm: &Vm, facts: &Facts<'_>) -> Decision {
         }
         // It ended by itself: the next start is another one, with a boot of its own to be watched.
         _ if vm.started_at.is_some() => Decision::Act(Step::RecordOff),
-        _ => plan_defined(vm, facts).unwrap_or(Decision::Act(Step::Start)),
+        _ => match (vm.spec.gpus.is_empty(), facts.gpus) {
+            // Without a lease the step says so and ends: it is never started without its cards.
+            (false, GpuFacts::NoLease | GpuFacts::NotBound) => Decision::Act(Step::EnsureGpuBound),
+            _ => plan_defined(vm, facts).unwrap_or(Decision::Act(Step::Start)),
+        },
     }
 }
 

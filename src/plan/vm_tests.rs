@@ -1,4 +1,5 @@
 use super::*;
+use crate::model::gpu::GpuRequest;
 use crate::model::id::{HostId, UserId, VmId};
 use crate::model::image::Boot;
 use crate::model::network::{GuestAddress, MacAddress};
@@ -47,6 +48,8 @@ fn vm(desired: Desired) -> Vm {
             mac: MacAddress::qemu([1, 2, 3]),
             address: GuestAddress([10, 77, 0, 2].into()),
             gpus: Vec::new(),
+            mmio64: None,
+            huge_page: None,
         },
         tags: Vec::new(),
         trouble: None,
@@ -90,9 +93,14 @@ fn edit(observed: Observed, change: impl FnOnce(&mut ObservedDomain)) -> Observe
 const READY: Artefacts = Artefacts { has_folder: true, disk: Some(Mib(64)), has_seed: true, has_room: true };
 
 fn check_with(vm: &Vm, observed: &Observed, artefacts: Artefacts, seconds: i64) -> String {
+    check_all(vm, observed, artefacts, GpuFacts::NoLease, seconds)
+}
+
+fn check_all(vm: &Vm, observed: &Observed, artefacts: Artefacts, gpus: GpuFacts, seconds: i64) -> String {
     let facts = Facts {
         observed,
         artefacts,
+        gpus,
         is_defined_as_wanted: matches!(observed, Observed::Defined(domain) if domain.shape == SHAPE),
         boot_id: BOOT_ID,
         stop_grace: SignedDuration::from_secs(60),
@@ -109,6 +117,35 @@ fn check_with(vm: &Vm, observed: &Observed, artefacts: Artefacts, seconds: i64) 
 
 fn check(vm: &Vm, observed: &Observed) -> String {
     check_with(vm, observed, READY, 5)
+}
+
+#[test]
+fn cards_are_taken_before_the_definition_and_given_back_when_it_is_off() {
+    use GpuFacts::{Bound, NoLease, NotBound};
+    let check = |vm: &Vm, observed: &Observed, gpus| check_all(vm, observed, READY, gpus, 5);
+    let mut wanted = vm(Desired::Running);
+    wanted.spec.gpus = GpuRequest::parse_list(&["1".to_owned()]).unwrap();
+    let off = domain(Power::Off);
+    assert_eq!(check(&wanted, &Observed::Missing, NotBound), "ensure-gpu-bound");
+    assert_eq!(check(&wanted, &off, NotBound), "ensure-gpu-bound");
+    assert_eq!(check(&wanted, &Observed::Missing, Bound), "define");
+    assert_eq!(check(&wanted, &off, Bound), "start");
+    // Never without: the step says that it holds none.
+    assert_eq!(check(&wanted, &off, NoLease), "ensure-gpu-bound");
+    // Off, whoever turned it off; running, nothing is given back.
+    let stopped = vm(Desired::Stopped);
+    assert_eq!(check(&stopped, &off, Bound), "release-gpu");
+    let with_cards = edit(off.clone(), |domain| domain.shape = "with cards".to_owned());
+    assert_eq!(check(&stopped, &with_cards, Bound), "define");
+    assert_eq!(check(&stopped, &Observed::Missing, NotBound), "release-gpu");
+    assert_eq!(check(&stopped, &domain(Power::Running), Bound), "ask-shutdown");
+    assert_eq!(check(&started(Desired::Stopped), &off, Bound), "record-off");
+    assert_eq!(check(&stopped, &off, NoLease), "settled");
+    // Deleted: the definition goes first, the files last.
+    let absent = vm(Desired::Absent);
+    assert_eq!(check(&absent, &off, Bound), "undefine");
+    assert_eq!(check(&absent, &Observed::Missing, NotBound), "release-gpu");
+    assert_eq!(check(&absent, &Observed::Missing, NoLease), "ensure-files-gone");
 }
 
 #[test]

@@ -149,7 +149,8 @@ mod tests {
     fn card(bars: &[(u64, bool)]) -> GpuDevice {
         let bdf = "0000:41:00.0".parse().unwrap();
         let mut card = GpuDevice::new(GpuId("GPU-1".to_owned()), bdf, "NVIDIA H100", Mib(80 << 10));
-        card.bars = bars.iter().map(|&(size, is_64bit)| Bar { size, is_64bit, is_prefetchable: is_64bit }).collect();
+        card.bars =
+            bars.iter().map(|&(size, is_64bit)| Bar { index: 0, size, is_64bit, is_prefetchable: is_64bit }).collect();
         card
     }
 

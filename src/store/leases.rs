@@ -23,10 +23,31 @@ impl Store {
     /// # Errors
     /// [`StoreError::Sql`].
     pub async fn leases(&self) -> Result<Vec<GpuLease>> {
-        let rows = sqlx::query("SELECT id, body, vm_id, generation, state FROM gpu_leases ORDER BY id");
-        let rows = rows.fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
+        let rows = sqlx::query(ALL).fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
         rows.iter().map(lease).collect()
     }
+
+    /// The leases of one machine.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn leases_of(&self, vm: VmId) -> Result<Vec<GpuLease>> {
+        let rows =
+            sqlx::query("SELECT id, body, vm_id, generation, state FROM gpu_leases WHERE vm_id = $1 ORDER BY id");
+        let rows = rows.bind(vm.to_string()).fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
+        rows.iter().map(lease).collect()
+    }
+}
+
+const ALL: &str = "SELECT id, body, vm_id, generation, state FROM gpu_leases ORDER BY id";
+
+/// All leases, within a transaction.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn read(tx: &mut Write) -> Result<Vec<GpuLease>> {
+    let rows = sqlx::query(ALL).fetch_all(&mut **tx).await.map_err(StoreError::Sql)?;
+    rows.iter().map(lease).collect()
 }
 
 /// Claims a partition.

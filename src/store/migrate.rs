@@ -16,7 +16,11 @@ pub enum MigrateFault {
 }
 
 fn all() -> Vec<Migration> {
-    [(1, "init", include_str!("../../migrations/0001_init.sql"))]
+    let numbered = [
+        (1, "init", include_str!("../../migrations/0001_init.sql")),
+        (2, "gpus", include_str!("../../migrations/0002_gpus.sql")),
+    ];
+    numbered
         .into_iter()
         .map(|(number, name, sql)| {
             Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)

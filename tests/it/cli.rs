@@ -274,7 +274,7 @@ fn keys_are_removed_by_fingerprint() {
 #[test]
 fn checks_that_find_faults_end_with_one() {
     let fake = Fake::start();
-    let finding = json!({"check": "space", "level": "fault", "message": "2 GiB free", "fix": "make room"});
+    let finding = json!({"check": "space", "level": "fail", "message": "2 GiB free", "fix": "make room"});
     fake.json("GET /v1/doctor", 200, json!({"findings": [finding]}));
     fake.json("GET /v1/version", 200, json!({"version": "99.0.0", "parts": {}}));
     let ran = fake.run(&["doctor"]).expect(1);
@@ -283,6 +283,18 @@ fn checks_that_find_faults_end_with_one() {
         "{}",
         ran.page()
     );
+    let warned = json!({"check": "vfio", "level": "warn", "message": "not loaded", "fix": "modprobe vfio-pci\nreboot"});
+    fake.json("GET /v1/doctor?profile=ubuntu-cuda", 200, json!({"findings": [warned]}));
+    let ran = fake.run(&["doctor", "--profile", "ubuntu-cuda"]).expect(0);
+    insta::assert_snapshot!(ran.stdout, @r"
+    LEVEL  CHECK  FINDING
+    warn   vfio   not loaded
+
+    To mend it:
+      vfio: modprobe vfio-pci
+      vfio: reboot
+    ");
+    assert!(fake.run(&["doctor", "--profile", "no such"]).expect(2).stderr.contains("no such"));
     let verdict =
         json!({"ok": false, "findings": ["fault: no GPU"], "template_diff": "", "xml": "", "native": "", "gpus": []});
     fake.json("POST /v1/profiles/ubuntu-cuda/check", 200, verdict);

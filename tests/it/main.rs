@@ -5,6 +5,9 @@
 mod cli;
 mod e2e;
 mod gateway;
+mod gpu_claim;
+mod gpu_race;
+mod gpus;
 mod house;
 mod hypervisor;
 mod profiles;

@@ -79,3 +79,28 @@ async fn a_file_that_cannot_be_used_is_told_by_its_check() {
     let told = "note: `gvm create` would refuse it: 500 CPUs are more than this host has";
     assert!(verdict.findings.iter().any(|line| line.starts_with(told)), "{:?}", verdict.findings);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_doctor_judges_a_host_for_one_profile() {
+    let world = World::new();
+    let life = world.live().await;
+    let root = life.store.ensure_user(0, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
+    let permit = policy::allow(&Principal::User(root), Action::Doctor).unwrap();
+    let words = async |profile: &str| {
+        let findings = life.manager.doctor(&permit, Some(&profile.parse().unwrap())).await.unwrap();
+        findings.into_iter().map(|finding| (finding.check, finding)).collect::<std::collections::BTreeMap<_, _>>()
+    };
+    let firmware = words("firmware").await;
+    assert_eq!(firmware["images"].message, "no image is needed");
+    assert!(
+        firmware.contains_key("capacity") && !firmware.contains_key("gpu-request") && !firmware.contains_key("tpm")
+    );
+    let cuda = words("ubuntu-cuda").await;
+    assert_eq!(cuda["images"].level, gvm::plan::doctor::Level::Fail);
+    assert!(cuda.contains_key("iommu") && cuda.contains_key("gpu-request"), "{cuda:?}");
+    let unknown = life.manager.doctor(&permit, Some(&"nope".parse().unwrap())).await.unwrap_err();
+    assert_eq!(
+        (unknown.to_string().as_str(), unknown.hint.as_deref()),
+        ("there is no profile nope", Some("see `gvm profile list`"))
+    );
+}

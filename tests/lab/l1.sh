@@ -101,7 +101,7 @@ l1_lives() { kill -0 "$l1_process" 2>/dev/null; }
 # l1_stall   says which of the emulator's known faults was met; fails when none was
 l1_stall() {
   local word
-  for word in 'iotlb_to_section' 'Assertion'; do
+  for word in iotlb_to_section Assertion 'assertion failed'; do
     ! grep -q "$word" "$run/qemu.log" 2>/dev/null || { echo "QEMU: $(grep -m 1 "$word" "$run/qemu.log")"; return; }
   done
   ! grep -Eqs 'detected stalls|self-detected stall|soft lockup' "$run/console" ||

@@ -73,7 +73,7 @@ lab_boot() {
     why=$(l1_stall) || why="it did not come up; its console ends with: $(tail -n 3 "$run/console" | tr '\n\r' '  ')"
     warn "$try boot of the nested host failed: $why"
     l1_kill
-    rm -f "$run/console" "$run/qemu.log"
+    lab_put_away boot
   done
   return 1
 }
@@ -90,7 +90,7 @@ lab_scenario() {
       printf 'the emulator failed (%s); the checks of %s above do not count\n' "$why" "$name"
       read -r _passed _failed _skipped <<<"$before"
       l1_kill
-      rm -f "$run/console" "$run/qemu.log"
+      lab_put_away "$name"
       lab_boot || die "the nested host did not come up again"
       [ "$try" = first ] || {
         skip "$name" "the emulator failed twice: $why"
@@ -101,6 +101,13 @@ lab_scenario() {
     fi
   done
   printf '    %s took %d s\n' "$name" $((SECONDS - begin))
+}
+
+# lab_put_away NAME   what a host that is no more has said
+lab_put_away() {
+  local file
+  mkdir -p "$run/keep"
+  for file in console qemu.log; do [ ! -e "$run/$file" ] || mv "$run/$file" "$run/keep/$1.$file.$SECONDS"; done
 }
 
 # lab_spoiled   says what befell the emulator, where something did

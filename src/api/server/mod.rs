@@ -2,8 +2,10 @@
 //! DTOs, and decides nothing.
 
 mod convert;
+mod convert_gpu;
 mod error;
 mod gateway;
+mod gpus;
 mod images;
 mod people;
 mod profiles;
@@ -200,6 +202,13 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(profiles::check))
         .routes(routes!(images::list, images::import))
         .routes(routes!(images::remove))
+        .routes(routes!(gpus::list))
+        .routes(routes!(gpus::show))
+        .routes(routes!(gpus::mode))
+        .routes(routes!(gpus::withhold))
+        .routes(routes!(gpus::readmit))
+        .routes(routes!(gpus::offers))
+        .routes(routes!(gpus::dry_run))
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))

@@ -10,6 +10,7 @@ use super::{Caller, Path, Query, Shared, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{DoctorReport, OperationList, OperationView, VersionView};
 use crate::auth::policy::Action;
+use crate::model::name::ProfileName;
 
 /// Rows where none are asked for, and at most.
 const LIMIT: (u32, u32) = (50, 1000);
@@ -46,11 +47,24 @@ pub async fn operation(
     Ok(Json(convert::operation(shared.manager.operation(&permit, convert::parse(&id)?).await?)))
 }
 
-/// What is well and what is not with this host.
-#[utoipa::path(get, path = "/v1/doctor", responses((status = 200, body = DoctorReport), (status = 403, body = ErrorBody)))]
-pub async fn doctor(State(shared): State<Shared>, caller: Caller) -> Result<Json<DoctorReport>, ApiError> {
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct DoctorQuery {
+    /// Only what this profile needs, judged for it.
+    profile: Option<String>,
+}
+
+/// What is well and what is not with this host, or with what one profile needs of it.
+#[utoipa::path(get, path = "/v1/doctor", params(DoctorQuery),
+    responses((status = 200, body = DoctorReport), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
+pub async fn doctor(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Query(query): Query<DoctorQuery>,
+) -> Result<Json<DoctorReport>, ApiError> {
     let permit = caller.permit(Action::Doctor)?;
-    let findings = shared.manager.doctor(&permit).await;
+    let profile: Option<ProfileName> = convert::parse_opt(query.profile.as_ref())?;
+    let findings = shared.manager.doctor(&permit, profile.as_ref()).await?;
     Ok(Json(DoctorReport { findings: findings.into_iter().map(convert::finding).collect() }))
 }
 

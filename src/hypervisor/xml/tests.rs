@@ -41,6 +41,8 @@ fn usual() -> DomainSpec {
         }),
         hostdevs: Vec::new(),
         numa_node: None,
+        mmio64: None,
+        huge_page: None,
         tpm: false,
         graphics: false,
         serial_log: format!("/var/lib/gvm/vms/{ID}/serial.log").into(),

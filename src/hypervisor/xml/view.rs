@@ -150,6 +150,7 @@ struct HostdevView {
     guest_bus: String,
     guest_function: String,
     is_multifunction: bool,
+    alias: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -178,6 +179,8 @@ pub(super) struct DomainView<'a> {
     max_vcpus: u32,
     cpuset: Option<&'a str>,
     numa_node: Option<u32>,
+    mmio64_mib: Option<u64>,
+    huge_page_mib: Option<u64>,
     machine: &'a str,
     firmware: FirmwareView<'a>,
     caps: CapsView,
@@ -224,6 +227,8 @@ pub(super) fn view<'a>(spec: &'a DomainSpec, site: &'a Site) -> Result<DomainVie
         max_vcpus: spec.max_vcpus,
         cpuset: site.cpuset.as_deref(),
         numa_node: spec.numa_node,
+        mmio64_mib: spec.mmio64.map(|window| window.0),
+        huge_page_mib: spec.huge_page.map(|page| page.0),
         machine: &site.machine,
         firmware: firmware(&spec.firmware)?,
         caps: CapsView {
@@ -253,7 +258,11 @@ pub(super) fn view<'a>(spec: &'a DomainSpec, site: &'a Site) -> Result<DomainVie
                 is_filtered: nic.is_filtered,
             }),
         },
-        hostdevs: (GPU_BUS..).zip(slots).flat_map(|(bus, functions)| hostdevs(bus, functions)).collect(),
+        hostdevs: (GPU_BUS..)
+            .zip(slots)
+            .zip(0_u8..)
+            .flat_map(|((bus, slot), card)| hostdevs(bus, slot, card))
+            .collect(),
         graphics: spec.graphics,
         tpm: spec.tpm,
         serial_log: path("the serial log", &spec.serial_log)?,
@@ -338,7 +347,7 @@ fn slots_of(hostdevs: &[PciAddress]) -> Vec<Vec<PciAddress>> {
     slots
 }
 
-fn hostdevs(bus: u8, functions: Vec<PciAddress>) -> Vec<HostdevView> {
+fn hostdevs(bus: u8, functions: Vec<PciAddress>, card: u8) -> Vec<HostdevView> {
     let is_shared = functions.len() > 1;
     let view = |(function, device): (u8, PciAddress)| HostdevView {
         domain: format!("0x{:04x}", device.domain),
@@ -348,6 +357,8 @@ fn hostdevs(bus: u8, functions: Vec<PciAddress>) -> Vec<HostdevView> {
         guest_bus: hex(bus),
         guest_function: format!("0x{function:x}"),
         is_multifunction: is_shared && function == 0,
+        // libvirt takes names of ours only with this beginning; QEMU gets it as the device's id.
+        alias: format!("ua-gvm-gpu{card}-{function}"),
     };
     (0u8..).zip(functions).map(view).collect()
 }

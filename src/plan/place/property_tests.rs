@@ -45,7 +45,8 @@ fn can_be_met(request: &WholeCards, cards: &[GpuDevice], held: &Held) -> bool {
     };
     let fits = |c: &GpuDevice| {
         let name = ModelName::new(&c.model, c.vendor);
-        request.model.as_ref().is_none_or(|word| name.is_called(word)) && request.memory.is_none_or(|m| c.memory >= m)
+        request.model.as_ref().is_none_or(|word| name.is_called(word))
+            && request.memory.is_none_or(|m| search::is_as_sold(c.memory, m))
     };
     (0_u32..1 << cards.len()).filter(|set| set.count_ones() == request.count).any(|set| {
         let chosen: Vec<&GpuDevice> =

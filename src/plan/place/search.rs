@@ -25,7 +25,7 @@ impl Term {
     }
 
     pub fn is_large(&self, class: &Class<'_>) -> bool {
-        self.cards.memory.is_none_or(|least| class.memory().is_some_and(|memory| memory >= least))
+        self.cards.memory.is_none_or(|least| class.memory().is_some_and(|memory| is_as_sold(memory, least)))
     }
 
     /// True where it is known whether the unit is close to others in the way that is asked for.
@@ -36,6 +36,18 @@ impl Term {
             Some(Closeness::SameSwitch) => !unit.upstream.is_empty(),
         }
     }
+}
+
+/// Of a size as sold a card tells so much, in percent: ECC takes a sixteenth, and the driver a little more.
+const TOLD_OF_SOLD: u64 = 93;
+/// Sizes as sold are multiples of it, or told in full.
+const SOLD_STEP: u64 = 4 << 10;
+
+/// True where a card that tells `memory` is sold as one of `size` at least: `48GiB` gets an L40S, which tells 46068 MiB;
+/// `41GiB` does not get a card of 40 GiB.
+pub(super) const fn is_as_sold(Mib(memory): Mib, Mib(size): Mib) -> bool {
+    let is_rounding = size <= memory.div_ceil(SOLD_STEP).saturating_mul(SOLD_STEP);
+    memory >= size || is_rounding && memory.saturating_mul(100) >= size.saturating_mul(TOLD_OF_SOLD)
 }
 
 /// The terms that a model fits, a bit for each.

@@ -1,5 +1,6 @@
 use super::*;
-use crate::model::gpu::{Fabric, GpuMode, GroupMember, Health, Vendor};
+use crate::model::gpu::{Fabric, GpuMode, GroupMember, Service, Vendor};
+use crate::model::pci::MemberRole;
 use crate::model::units::Mib;
 
 /// `ADDRESS MODEL GIB [node=N] [up=A,B] [group=N]`
@@ -91,6 +92,17 @@ fn the_smallest_card_that_fits_is_taken() {
 }
 
 #[test]
+fn sizes_are_those_on_the_box() {
+    let check = |told: u64, asked: u64| super::search::is_as_sold(Mib(told), Mib(asked << 10));
+    // L40S, T4, L4, H100, H200.
+    for (told, sold) in [(46_068, 48), (15_360, 16), (23_034, 24), (81_559, 80), (143_771, 141)] {
+        assert!(check(told, sold) && !check(told, sold + 8), "{told}");
+    }
+    // A card of 10 GiB is none of 12, one of 40 none of 41.
+    assert!(!check(10_240, 12) && !check(40_960, 41));
+}
+
+#[test]
 fn several_requests_are_met_together() {
     // One by one the first would take the card that the second needs.
     assert_eq!(granted("a100+a100-40g", &mixed(), &[]), "41 81");
@@ -159,15 +171,16 @@ fn a_group_with_a_stranger_is_unusable_and_the_stranger_is_named() {
     let mut cards = cards(&["41 RTX_4090 24 group=12", "43 RTX_4090 24 group=12", "51 RTX_4090 24 group=13"]);
     cards[0].siblings = vec!["0000:41:00.1".parse().unwrap()];
     cards[0].blockers = vec![GroupMember {
-        bdf: "0000:42:00.0".parse().unwrap(),
-        what: "NVMe controller".to_owned(),
+        address: "0000:42:00.0".parse().unwrap(),
+        class: Some(0x01_0802),
         driver: Some("nvme".to_owned()),
+        role: MemberRole::Blocking,
     }];
     assert_eq!(granted("1", &cards, &[]), "51");
     insta::assert_snapshot!(refusal("2", &cards, &[]), @r#"
 2 is more than this host has: 1 of 1 that fit is free;
-  0000:41:00.0 RTX 4090, 24 GiB: its IOMMU group 12 holds 0000:42:00.0 (NVMe controller, driver nvme), which cannot go along;
-  0000:43:00.0 RTX 4090, 24 GiB: goes only together with 0000:41:00.0, which is not to be had (its IOMMU group 12 holds 0000:42:00.0 (NVMe controller, driver nvme), which cannot go along);
+  0000:41:00.0 RTX 4090, 24 GiB: its IOMMU group 12 cannot go along: 0000:42:00.0 (nvme), NVMe disk of class 0x010802, is used by the host;
+  0000:43:00.0 RTX 4090, 24 GiB: goes only together with 0000:41:00.0, which is not to be had (its IOMMU group 12 cannot go along: 0000:42:00.0 (nvme), NVMe disk of class 0x010802, is used by the host);
   0000:51:00.0 RTX 4090, 24 GiB: free;
 1 would do now
 "#);
@@ -227,17 +240,17 @@ no GPU here fits 4;
 #[test]
 fn each_card_has_its_reason() {
     let mut cards: Vec<GpuDevice> = (0..9).map(|bus| card(&format!("4{bus} NVIDIA_A100 80"))).collect();
-    cards[0].health = Health::Quarantined("no answer after reset".to_owned());
+    cards[0].service = Service::Quarantined("no answer after reset".to_owned());
     cards[1].is_foreign = true;
     cards[1].blocked = Some("held by pid 4411 (qemu-system-x86)".to_owned());
-    cards[2].health = Health::Draining("Xid 63, a row remap is pending".to_owned());
+    cards[2].service = Service::Draining("Xid 63, a row remap is pending".to_owned());
     cards[3].mode = GpuMode::Vgpu;
     cards[4].blocked = Some("it shows the console of the host".to_owned());
-    cards[8].health = Health::Noted("Xid 31, a fault of the application".to_owned());
+    cards[7].service = Service::Stuck("unbinding it from nvidia".to_owned());
+    cards[8].service = Service::Noted("Xid 31, a fault of the application".to_owned());
     let mut all = cards.clone();
     all.push(card("c1 Tesla_T4 16"));
-    let mut taken = held(&["45=train", "46", "47=old"]);
-    taken.get_mut(&cards[7].id).unwrap().state = LeaseState::Stuck;
+    let mut taken = held(&["45=train", "46"]);
     assert_eq!(pick(&requests("a100"), &all, &taken).unwrap().len(), 1, "a note is no reason");
     insta::assert_snapshot!(pick(&requests("3xa100"), &all, &taken).unwrap_err(), @r#"
 3xa100 is not free now: 1 of 3 that fit is free;
@@ -248,7 +261,7 @@ fn each_card_has_its_reason() {
   0000:44:00.0 NVIDIA A100, 80 GiB: blocked: it shows the console of the host;
   0000:45:00.0 NVIDIA A100, 80 GiB: in use by VM train;
   0000:46:00.0 NVIDIA A100, 80 GiB: in use;
-  0000:47:00.0 NVIDIA A100, 80 GiB: stuck in the kernel until the host restarts;
+  0000:47:00.0 NVIDIA A100, 80 GiB: stuck in the kernel until the host restarts: unbinding it from nvidia;
   0000:48:00.0 NVIDIA A100, 80 GiB: free;
   0000:c1:00.0 Tesla T4, 16 GiB: another model;
 a100 would do now; 3xa100 once others have given back

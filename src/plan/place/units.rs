@@ -2,7 +2,7 @@
 
 use super::why::Reason;
 use super::{Held, Holder};
-use crate::model::gpu::{Fabric, GpuDevice, GpuMode, Health, LeaseState, ModelName, PciAddress};
+use crate::model::gpu::{Fabric, GpuDevice, GpuMode, ModelName, PciAddress, Service};
 use crate::model::units::Mib;
 
 /// How many groups of one host are planned with; the search keeps a set of them in 128 bits. No server has as many.
@@ -74,7 +74,7 @@ impl<'c> Units<'c> {
                 classes.push(Class { device, name: ModelName::new(&device.model, device.vendor) });
             }
             let holder = held.get(&device.id);
-            let why = why_never(device, holder);
+            let why = why_never(device);
             let seat = Seat { device, class, why, holder };
             let group = device.iommu_group;
             let mate = |unit: &&mut Unit<'_>| {
@@ -154,7 +154,13 @@ impl<'c> Unit<'c> {
 }
 
 /// What speaks against a card whoever asks for it and whatever comes back.
-fn why_never(device: &GpuDevice, holder: Option<&Holder>) -> Option<Reason> {
+fn why_never(device: &GpuDevice) -> Option<Reason> {
+    match &device.service {
+        Service::Good | Service::Noted(_) => {}
+        Service::Draining(why) => return Some(Reason::Draining { why: why.clone() }),
+        Service::Quarantined(why) => return Some(Reason::Quarantined { why: why.clone() }),
+        Service::Stuck(why) => return Some(Reason::Stuck { why: why.clone() }),
+    }
     if device.is_foreign {
         return Some(Reason::Foreign { why: device.blocked.clone() });
     }
@@ -163,16 +169,6 @@ fn why_never(device: &GpuDevice, holder: Option<&Holder>) -> Option<Reason> {
     }
     if let Some(by) = device.blockers.first() {
         return Some(Reason::GroupBlocked { group: device.iommu_group, by: by.clone() });
-    }
-    match &device.health {
-        Health::Good | Health::Noted(_) => {}
-        Health::Draining(why) => return Some(Reason::Draining { why: why.clone() }),
-        Health::Quarantined(why) => return Some(Reason::Quarantined { why: Some(why.clone()) }),
-    }
-    match holder.map(|holder| holder.state) {
-        Some(LeaseState::Quarantined) => return Some(Reason::Quarantined { why: None }),
-        Some(LeaseState::Stuck) => return Some(Reason::Stuck),
-        Some(LeaseState::Claimed | LeaseState::Attached | LeaseState::Sanitising) | None => {}
     }
     if device.fabric == Fabric::Nvswitch {
         return Some(Reason::Fabric);

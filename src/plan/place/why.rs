@@ -131,11 +131,14 @@ pub enum Reason {
     },
     /// Out of service.
     Quarantined {
-        /// Why, where known.
-        why: Option<String>,
+        /// Why.
+        why: String,
     },
     /// The kernel does not let go of it.
-    Stuck,
+    Stuck {
+        /// What hangs.
+        why: String,
+    },
     /// On an NVSwitch board.
     Fabric,
     /// In another mode.
@@ -274,13 +277,12 @@ impl fmt::Display for Reason {
             Self::Blocked { why } => write!(f, "blocked: {why}"),
             Self::GroupBlocked { group, by } => {
                 let group = group.map(|group| format!(" {group}")).unwrap_or_default();
-                let driver = by.driver.as_ref().map(|driver| format!(", driver {driver}")).unwrap_or_default();
-                write!(f, "its IOMMU group{group} holds {} ({}{driver}), which cannot go along", by.bdf, by.what)
+                write!(f, "its IOMMU group{group} cannot go along: {}", by.words())
             }
             Self::Mate { with, why } => write!(f, "goes only together with {with}, which is not to be had ({why})"),
             Self::Draining { why } => write!(f, "to be reset or repaired first: {why}"),
-            Self::Quarantined { why } => f.write_str(&with("quarantined", why)),
-            Self::Stuck => f.write_str("stuck in the kernel until the host restarts"),
+            Self::Quarantined { why } => write!(f, "quarantined: {why}"),
+            Self::Stuck { why } => write!(f, "stuck in the kernel until the host restarts: {why}"),
             Self::Fabric => f.write_str(
                 "on an NVSwitch board: CUDA in a machine needs a partition of the fabric, which this gvm cannot activate yet",
             ),

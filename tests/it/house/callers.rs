@@ -91,6 +91,13 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/images", none(), Own(A::ImageSee), 200),
         route("POST", "/v1/images", json!({"path": "/nonexistent/x", "name": "x"}), Own(A::ImageChange), 404),
         route("DELETE", "/v1/images/{image}", none(), Own(A::ImageChange), 404),
+        route("GET", "/v1/gpus", none(), Own(A::GpuSee), 200),
+        route("GET", "/v1/gpus/{gpu}", none(), Own(A::GpuSee), 404),
+        route("GET", "/v1/offers", none(), Own(A::GpuSee), 200),
+        route("POST", "/v1/dry-run", json!({"profile": "firmware"}), Own(A::VmCreate), 200),
+        route("POST", "/v1/gpus/{gpu}/mode", json!({"mode": "host"}), Own(A::GpuChange), 404),
+        route("POST", "/v1/gpus/{gpu}/withhold", json!({"why": "fan"}), Own(A::GpuChange), 404),
+        route("POST", "/v1/gpus/{gpu}/readmit", json!({}), Own(A::GpuChange), 404),
         route("GET", "/v1/me", none(), Known, 200),
         route("GET", "/v1/keys", none(), Own(A::KeyOwn), 200),
         route("POST", "/v1/keys", json!({"public_key": "ssh-dss AAAA"}), Own(A::KeyOwn), 400),
@@ -113,6 +120,7 @@ impl Route {
             .replace("{vm}", vm)
             .replace("{profile}", "firmware")
             .replace("{image}", "none")
+            .replace("{gpu}", "0000:41:00.0")
             .replace("{key}", "SHA256:none")
             .replace("{id}", &VmId::generate().to_string())
     }

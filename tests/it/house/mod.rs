@@ -3,6 +3,7 @@
 
 mod callers;
 mod dependencies;
+mod doctor;
 mod documents;
 mod forgotten;
 mod layering;

@@ -29,6 +29,8 @@ pub fn firmware_only() -> DomainSpec {
         nic: None,
         hostdevs: Vec::new(),
         numa_node: None,
+        mmio64: None,
+        huge_page: None,
         tpm: false,
         graphics: false,
         serial_log: "/var/lib/gvm/serial.log".into(),

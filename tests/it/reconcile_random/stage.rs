@@ -10,27 +10,29 @@ use gvm::hypervisor::fake::Guest;
 use gvm::image::disk::{self, DiskTools};
 use gvm::image::layout::Layout;
 use gvm::manager::change::ChangeRequest;
+use gvm::manager::create::CreateRequest;
 use gvm::manager::power::Wanted;
 use gvm::manager::reconciler::{Looked, look};
 use gvm::manager::{Kind, ManagerError};
 use gvm::model::caps::CapsChange;
 use gvm::model::event::Outcome;
-use gvm::model::gpu::{GpuId, GpuLease, LeaseState, Partition};
-use gvm::model::id::{LeaseId, VmId};
+use gvm::model::gpu::{GpuLease, GpuRequest, Partition};
+use gvm::model::id::VmId;
 use gvm::model::quota::Quota;
 use gvm::model::state::{Observed, Power, WhyPaused};
 use gvm::model::units::{Mib, Seconds};
 use gvm::model::vm::{Desired, Vm};
 use gvm::plan::vm::Step;
 use gvm::store::vms::VmFilter;
-use gvm::store::{StoreError, commit, leases, vms};
+use gvm::store::{commit, vms};
 use jiff::{SignedDuration, Timestamp};
 
 use super::actions::Action;
+use crate::support::cards::host;
 use crate::support::world::{Life, World};
 
 /// Cards of the host: fewer than machines.
-const CARDS: usize = 2;
+const CARDS: [&str; 2] = ["0000:41:00.0", "0000:81:00.0"];
 
 /// What the one member may hold: reached by two or three machines.
 const QUOTA: Quota = Quota { vms: Some(4), vcpus: Some(4), memory: Some(Mib(384)), disk: Some(Mib(6 << 10)) };
@@ -53,6 +55,7 @@ pub struct Stage {
 impl Stage {
     pub async fn new() -> Self {
         let mut world = World::new_in(std::path::Path::new("/dev/shm"));
+        world.gpus = host(&CARDS);
         world.config.people.quota = QUOTA;
         world.config.manager.undelete_seconds = 20;
         world.config.manager.stop_grace_seconds = 15;
@@ -188,37 +191,14 @@ impl Stage {
         self.world.fake.peek(vm).is_active()
     }
 
-    /// Admission with a card is not there yet: the claim is made beside it, as admission will.
     async fn create(&mut self, has_gpu: bool, is_stopped: bool) {
         let name = format!("vm-{}", self.made.len());
-        let made = self.life().create_as(&name, |request| request.is_stopped = is_stopped).await;
+        let gpus = has_gpu.then(|| GpuRequest::parse_list(&["1".to_owned()]).unwrap());
+        let edit = |request: &mut CreateRequest| (request.is_stopped, request.gpus) = (is_stopped, gpus);
+        let made = self.life().create_as(&name, edit).await;
         let Ok(vm) = made else { return refused_well(made.map(|_| ())) };
         self.made.push(vm);
         self.expected.insert(vm, HashSet::from([if is_stopped { Desired::Stopped } else { Desired::Running }]));
-        if !has_gpu {
-            return;
-        }
-        for card in 0..CARDS {
-            let mut tx = self.life().store.write().await.unwrap();
-            let mut row = vms::read(&mut tx, vm).await.unwrap().unwrap();
-            let partition = whole_card(card);
-            let lease = GpuLease {
-                id: LeaseId::generate(),
-                partition: partition.clone(),
-                vm,
-                generation: row.generation,
-                state: LeaseState::Claimed,
-            };
-            match leases::claim(&mut tx, &lease).await {
-                Ok(()) => {
-                    row.placement.gpus.push(partition);
-                    vms::update(&mut tx, &row).await.unwrap();
-                    return commit(tx).await.unwrap();
-                }
-                Err(StoreError::Taken(_)) => {}
-                Err(e) => panic!("{e}"),
-            }
-        }
     }
 
     async fn duplicate(&mut self, source: VmId) {
@@ -281,8 +261,9 @@ impl Stage {
         for (id, observed) in self.world.fake.peek_all() {
             assert!(ids.contains(&id), "domain {id} has no row");
             if let Observed::Defined(domain) = observed {
-                let held = leases.iter().filter(|lease| lease.vm == id).count();
-                assert!(domain.hostdevs.len() <= held, "{id} has a device that it holds no lease of");
+                let held: HashSet<String> = leases.iter().filter(|lease| lease.vm == id).flat_map(functions).collect();
+                let has: HashSet<String> = domain.hostdevs.iter().cloned().collect();
+                assert!(has.is_subset(&held), "{id} has {has:?} and holds leases of {held:?}");
             }
         }
         for folder in std::fs::read_dir(self.world.state_dir().join("vms")).into_iter().flatten().flatten() {
@@ -413,15 +394,6 @@ impl Stage {
     }
 }
 
-fn whole_card(number: usize) -> Partition {
-    Partition::Whole {
-        gpu: GpuId(format!("GPU-{number}")),
-        bdf: format!("0000:4{number}:00.0").parse().unwrap(),
-        siblings: Vec::new(),
-        numa_node: None,
-    }
-}
-
 /// A wish may be refused, but for a reason that can be told.
 fn refused_well(result: Result<(), ManagerError>) {
     if let Err(e) = result {
@@ -444,5 +416,13 @@ impl<F: Future> Future for Turns<F> {
         }
         self.left -= 1;
         self.inner.as_mut().poll(cx).map(|_| ())
+    }
+}
+
+/// All functions of a lease.
+fn functions(lease: &GpuLease) -> Vec<String> {
+    match &lease.partition {
+        Partition::Whole { bdf, siblings, .. } => [*bdf].iter().chain(siblings).map(ToString::to_string).collect(),
+        Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
     }
 }

@@ -1,5 +1,7 @@
 //! What tests share.
 
+pub mod cards;
+pub mod kernel;
 pub mod own_process;
 pub mod private_host;
 pub mod run;

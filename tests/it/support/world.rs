@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gvm::auth::policy::{self, Action, Permit};
 use gvm::config::Config;
+use gvm::gpu::fake::FakeGpus;
 use gvm::hypervisor::fake::FakeHypervisor;
 use gvm::manager::create::CreateRequest;
 use gvm::manager::power::Wanted;
@@ -26,9 +27,10 @@ pub const UID: u32 = 4242;
 /// The parts that survive a crash of the manager.
 #[derive(Debug)]
 pub struct World {
-    _dir: tempfile::TempDir,
+    _dir: Option<tempfile::TempDir>,
     pub config: Config,
     pub fake: Arc<FakeHypervisor>,
+    pub gpus: FakeGpus,
 }
 
 /// A manager that lives until it is dropped or crashed.
@@ -51,15 +53,21 @@ impl World {
     }
 
     fn of(dir: tempfile::TempDir) -> Self {
+        let world = Self::on(dir.path());
+        Self { _dir: Some(dir), ..world }
+    }
+
+    /// With its files in a folder that somebody else looks after: the world of another process as well.
+    pub fn on(dir: &Path) -> Self {
         let mut config = Config::default();
-        config.manager.state_dir = dir.path().join("state");
-        config.manager.config_dir = dir.path().join("etc");
-        config.manager.socket = dir.path().join("api.sock");
+        config.manager.state_dir = dir.join("state");
+        config.manager.config_dir = dir.join("etc");
+        config.manager.socket = dir.join("api.sock");
         config.manager.socket_group = None;
         config.manager.tick_seconds = 1;
         config.manager.stop_grace_seconds = 2;
         std::fs::create_dir_all(&config.manager.state_dir).unwrap();
-        Self { _dir: dir, config, fake: Arc::new(FakeHypervisor::new()) }
+        Self { _dir: None, config, fake: Arc::new(FakeHypervisor::new()), gpus: FakeGpus::default() }
     }
 
     pub fn state_dir(&self) -> &Path {
@@ -83,11 +91,13 @@ impl World {
         let facts = ThisHost {
             id: HostId::generate(),
             boot_id: "boot-1".to_owned(),
-            capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16 },
+            capacity: Capacity { memory: Mib(65_536), reserve: Mib(1024), cpus: 16, phys_bits: Some(46) },
             accelerator: Accelerator::Kvm,
         };
         let stop = CancellationToken::new();
-        let (manager, woken) = Manager::new(self.config.clone(), store.clone(), self.fake.clone(), facts, stop.clone());
+        let gpus = Arc::new(self.gpus.clone());
+        let (manager, woken) =
+            Manager::new(self.config.clone(), store.clone(), self.fake.clone(), gpus, facts, stop.clone());
         let user = store.ensure_user(UID, &"eve".parse().unwrap(), Role::Member, Timestamp::now()).await.unwrap();
         (Life { manager, store, member: Principal::User(user), stop }, woken)
     }

@@ -4,10 +4,10 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::gpu::PciAddress;
+use super::PciAddress;
 
 /// Who made a card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Vendor {
     /// NVIDIA (10de).
@@ -16,6 +16,9 @@ pub enum Vendor {
     Amd,
     /// Intel (8086).
     Intel,
+    /// Somebody else, or not known.
+    #[default]
+    Other,
 }
 
 impl Vendor {
@@ -26,6 +29,16 @@ impl Vendor {
             0x1002 => Some(Self::Amd),
             0x8086 => Some(Self::Intel),
             _ => None,
+        }
+    }
+
+    /// As typed in a request; empty where not known.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Nvidia => "nvidia",
+            Self::Amd => "amd",
+            Self::Intel => "intel",
+            Self::Other => "",
         }
     }
 
@@ -42,6 +55,7 @@ impl fmt::Display for Vendor {
             Self::Nvidia => "NVIDIA",
             Self::Amd => "AMD",
             Self::Intel => "Intel",
+            Self::Other => "other",
         })
     }
 }
@@ -167,12 +181,16 @@ pub struct IommuGroup {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Bar {
     /// Which, 0 to 5.
+    #[serde(default)]
     pub index: u8,
     /// Bytes.
     pub size: u64,
     /// True where it may lie above 4 GiB.
+    #[serde(default)]
     pub is_64bit: bool,
-    /// True where reads have no side effects: memory, not registers.
+    /// True where reads have no side effects, so that it may lie in a bridge's prefetchable window, the only one above
+    /// 4 GiB.
+    #[serde(default)]
     pub is_prefetchable: bool,
 }
 

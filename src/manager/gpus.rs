@@ -1,0 +1,188 @@
+//! The cards of this host: looked at, remembered, given to machines and taken back.
+//!
+//! ```text
+//!   look (start, tick, device event, before each admission)
+//!     backend.discover -> plan::inventory::recognise -> rows that changed -> Seen
+//!
+//!   place.rs    admission: Seen + leases -> plan::place -> leases, in the admission's own transaction
+//!   steps.rs    EnsureGpuBound and ReleaseGpu of one machine
+//!   change.rs   what an administrator decides of a card; what a crash left half done
+//!   view.rs     what people see
+//! ```
+//!
+//! Who holds a card is in the store alone; what it is and who has it open is looked at anew each time.
+
+mod change;
+mod place;
+mod steps;
+mod view;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use tokio::sync::OwnedMutexGuard;
+
+use super::{Manager, ManagerError, Result, error, lock};
+use crate::gpu::GpuBackend;
+use crate::model::card::blockers::BlockerKind;
+use crate::model::card::{Card, CardFinding, Discovery, NvmlStatus};
+use crate::model::gpu::GpuId;
+use crate::model::inventory::KnownGpu;
+use crate::model::pci::PciAddress;
+use crate::model::principal::User;
+use crate::plan::inventory::{Eyes, Recognised, SOMEBODY, recognise};
+use crate::store::{commit, gpus};
+
+pub use self::change::{GpuChange, WantedMode};
+pub(super) use self::place::{Table, write_leases};
+pub(super) use self::steps::{ensure_bound, must_have_memory, release, standing};
+pub use crate::plan::inventory::Entry;
+pub use crate::plan::place::Offer;
+
+pub use self::view::{GpuListing, GpuRow, GpuState};
+
+/// A request waits so long for a look at the cards; a look that takes longer goes on without it.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
+/// Device events come in bursts: so long is waited for the last one.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// One look, joined with what is remembered.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    /// When.
+    pub at: Timestamp,
+    begun: Instant,
+    /// The cards.
+    pub entries: Vec<Entry>,
+    /// What somebody should know besides.
+    pub findings: Vec<CardFinding>,
+    /// How it stands with NVML.
+    pub nvml: NvmlStatus,
+    /// NVSwitches of the board.
+    pub nvswitches: Vec<PciAddress>,
+}
+
+impl Seen {
+    /// The look as it may be told to this person: members do not learn of the host's processes.
+    pub(super) fn told(&self, user: Option<&User>) -> Discovery {
+        let mut cards: Vec<Card> = self.entries.iter().filter_map(|entry| entry.card.clone()).collect();
+        if place::Reader::of(user).eyes == Eyes::Member {
+            for blocker in cards.iter_mut().flat_map(|card| &mut card.blockers) {
+                if blocker.kind == BlockerKind::Held {
+                    blocker.text = SOMEBODY.to_owned();
+                }
+            }
+            cards.iter_mut().for_each(|card| card.holders.clear());
+        }
+        let (findings, nvml, nvswitches) = (self.findings.clone(), self.nvml.clone(), self.nvswitches.clone());
+        Discovery { cards, findings, nvml, nvswitches }
+    }
+
+    /// The entry of a card that is here.
+    pub fn card(&self, id: &GpuId) -> Option<(&KnownGpu, &Card)> {
+        let entry = self.entries.iter().find(|entry| entry.id == *id)?;
+        Some((entry.known.as_ref()?, entry.card.as_ref()?))
+    }
+}
+
+/// The cards' part of the manager.
+#[derive(Debug)]
+pub(super) struct Gpus {
+    backend: Arc<dyn GpuBackend>,
+    seen: RwLock<Option<Arc<Seen>>>,
+    looking: tokio::sync::Mutex<()>,
+    /// Whoever binds or restores a card holds its lock meanwhile.
+    hands: Mutex<HashMap<GpuId, Arc<tokio::sync::Mutex<()>>>>,
+}
+
+impl Gpus {
+    pub(super) fn new(backend: Arc<dyn GpuBackend>) -> Self {
+        Self { backend, seen: RwLock::default(), looking: tokio::sync::Mutex::default(), hands: Mutex::default() }
+    }
+
+    fn last_seen(&self) -> Option<Arc<Seen>> {
+        self.seen.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until nobody else changes the card.
+    async fn hands_on(&self, gpu: &GpuId) -> OwnedMutexGuard<()> {
+        let mutex = lock(&self.hands).entry(gpu.clone()).or_default().clone();
+        mutex.lock_owned().await
+    }
+}
+
+impl Manager {
+    /// Looks at the cards now, and remembers what is new of them.
+    ///
+    /// # Errors
+    /// Where the host or the store does not answer in time.
+    pub async fn look_at_gpus(&self) -> Result<Arc<Seen>> {
+        let asked = Instant::now();
+        let late = |_| {
+            ManagerError::unavailable(format!("looking at the GPUs takes longer than {} s", LOOK_PATIENCE.as_secs()))
+                .hint("`gvm doctor` says more")
+        };
+        let _one_at_a_time = tokio::time::timeout(LOOK_PATIENCE, self.gpus.looking.lock()).await.map_err(late)?;
+        if let Some(seen) = self.gpus.last_seen().filter(|seen| seen.begun >= asked) {
+            return Ok(seen);
+        }
+        let begun = Instant::now();
+        let discovery = tokio::time::timeout(LOOK_PATIENCE, self.gpus.backend.discover()).await.map_err(late)?;
+        let discovery = discovery.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?;
+        let now = Timestamp::now();
+        let boot_id = self.host().boot_id;
+        let mut found = recognise(&self.store.gpus().await?, &discovery.cards, &boot_id, now);
+        if !found.changed.is_empty() {
+            found = self.remember(&discovery.cards, &boot_id, now).await?;
+        }
+        let (findings, nvml, nvswitches) = (discovery.findings, discovery.nvml, discovery.nvswitches);
+        let seen = Arc::new(Seen { at: now, begun, entries: found.entries, findings, nvml, nvswitches });
+        *self.gpus.seen.write().unwrap_or_else(PoisonError::into_inner) = Some(seen.clone());
+        Ok(seen)
+    }
+
+    async fn remember(&self, cards: &[Card], boot_id: &str, now: Timestamp) -> Result<Recognised> {
+        let mut tx = self.store.write().await?;
+        // Read anew under the lock: a decision may have been made meanwhile.
+        let known = gpus::read(&mut tx).await?;
+        let found = recognise(&known, cards, boot_id, now);
+        for row in &found.changed {
+            gpus::see(&mut tx, row).await?;
+            let before = known.iter().find(|before| before.id == row.id);
+            match before {
+                Some(before) if before.withheld != row.withheld => {
+                    gpus::decide(&mut tx, &row.id, &gpus::Decision::Withhold(row.withheld.clone())).await?;
+                }
+                Some(_) => {}
+                None => tracing::info!(gpu = %row.id, model = %row.model, address = %row.identity.address, "a new GPU"),
+            }
+        }
+        commit(tx).await?;
+        Ok(found)
+    }
+
+    /// Looks at the cards at the start, at every tick and when devices come or go; puts back what a crash left.
+    pub fn spawn_gpu_watch(self: &Arc<Self>) {
+        let manager = self.clone();
+        self.tasks.spawn(async move {
+            let stop = manager.stop.clone();
+            let _: Option<()> = stop.run_until_cancelled(manager.watch_gpus()).await;
+        });
+    }
+
+    async fn watch_gpus(self: &Arc<Self>) {
+        let tick = Duration::from_secs(self.config.manager.tick_seconds);
+        self.keep_gpus().await;
+        loop {
+            match self.look_at_gpus().await {
+                Ok(_) => self.tidy_gpus().await,
+                Err(e) => tracing::warn!(error = %error::chain(&e), "cannot look at the GPUs"),
+            }
+            if tokio::time::timeout(tick, self.gpus.backend.changed()).await.is_ok() {
+                tokio::time::sleep(SETTLE).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,314 @@
+//! What an administrator decides of a card, and what a crash left half done.
+
+use jiff::Timestamp;
+
+use super::super::{Manager, ManagerError, Result, error, hold};
+use super::steps::{GivenBack, add_former, give_back, why, withhold, withhold_stuck};
+use crate::auth::policy::Permit;
+use crate::gpu::BindError;
+use crate::model::card::Card;
+use crate::model::event::{AuditEvent, Outcome};
+use crate::model::gpu::GpuId;
+use crate::model::id::OpId;
+use crate::model::inventory::{KnownGpu, Withheld};
+use crate::plan::inventory::{Entry, functions, functions_of, obstacles};
+use crate::store::gpus::Decision;
+use crate::store::{Write, commit, gpus, leases, vms};
+
+/// What a card is to be between machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WantedMode {
+    /// With VFIO, so that a machine has it at once.
+    Passthrough,
+    /// With the host's own driver.
+    Host,
+}
+
+impl WantedMode {
+    /// As typed.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Passthrough => "passthrough",
+            Self::Host => "host",
+        }
+    }
+}
+
+/// What may be decided of a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GpuChange {
+    /// What it is between machines.
+    Mode(WantedMode),
+    /// No machine is given it from now on; the one that has it keeps it.
+    Withhold {
+        /// Why, for those who look.
+        why: String,
+    },
+    /// It may be given to machines again.
+    Readmit,
+}
+
+impl GpuChange {
+    const fn action(&self) -> &'static str {
+        match self {
+            Self::Mode(_) => "gpu.mode",
+            Self::Withhold { .. } => "gpu.withhold",
+            Self::Readmit => "gpu.readmit",
+        }
+    }
+}
+
+impl Manager {
+    /// Decides something about a card, which is named by its address or id.
+    ///
+    /// # Errors
+    /// Where there is no such card, it is in use, or the kernel does not do it.
+    pub async fn change_gpu(&self, permit: &Permit, name: &str, change: &GpuChange) -> Result<()> {
+        let seen = self.look_at_gpus().await?;
+        let entry = find(&seen.entries, name)?;
+        let row = entry.known.clone().ok_or_else(|| {
+            ManagerError::invalid(format!("{name} is a virtual function of another card, not a card of its own"))
+        })?;
+        let _hands = self.gpus.hands_on(&row.id).await;
+        let detail = match change {
+            GpuChange::Mode(WantedMode::Passthrough) => {
+                let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
+                let cards = seen.entries.iter().filter_map(|entry| entry.card.as_ref());
+                let obstacles = obstacles(card, &functions(cards));
+                self.keep(&row, card, &obstacles).await?
+            }
+            GpuChange::Mode(WantedMode::Host) => {
+                self.unkeep(&row, entry.card.as_ref().ok_or_else(|| gone(name))?).await?
+            }
+            GpuChange::Withhold { why } => {
+                let withheld = Withheld::Quarantined { why: why.clone(), at: Timestamp::now() };
+                withhold(self, &row.id, withheld).await?;
+                format!("withheld: {why}")
+            }
+            GpuChange::Readmit => self.readmit(&row).await?,
+        };
+        self.record_gpu(permit, change.action(), &row, detail).await?;
+        self.look_at_gpus().await.map(|_| ())
+    }
+
+    /// Takes a card for VFIO for good.
+    async fn keep(&self, row: &KnownGpu, card: &Card, obstacles: &[String]) -> Result<String> {
+        self.must_be_free(row).await?;
+        let address = card.address;
+        if let Some(withheld) = &row.withheld {
+            let message = format!("GPU {address} is out of service: {}", why(withheld));
+            return Err(ManagerError::conflict(message).hint(format!("gvm gpu readmit {address}")));
+        }
+        if !obstacles.is_empty() {
+            let message = format!("GPU {address} cannot be taken from the host: {}", obstacles.join("; "));
+            return Err(ManagerError::conflict(message).hint("`gvm doctor` says what mends it"));
+        }
+        let states = self.gpus.backend.functions(&functions_of(card)).await;
+        let states = states.map_err(|e| ManagerError::unavailable(e.to_string()))?;
+        let mut tx = self.store.write().await?;
+        must_be_free(&mut tx, row).await?;
+        add_former(&mut tx, &row.id, &states).await?;
+        gpus::decide(&mut tx, &row.id, &Decision::Keep { is_kept: true }).await?;
+        commit(tx).await?;
+        hold::point("gpu-mode-recorded").await;
+        if let Err(fault) = self.gpus.backend.bind(&functions_of(card)).await {
+            return Err(self.mode_failed(row, card, fault).await);
+        }
+        Ok("passthrough".to_owned())
+    }
+
+    /// Gives up keeping it; what was bound goes back at the next tidying, unless the kernel hangs on it.
+    async fn mode_failed(&self, row: &KnownGpu, card: &Card, fault: BindError) -> ManagerError {
+        let address = card.address;
+        let undone = async {
+            let mut tx = self.store.write().await?;
+            gpus::decide(&mut tx, &row.id, &Decision::Keep { is_kept: false }).await?;
+            commit(tx).await?;
+            if let BindError::Stuck(why) = &fault {
+                withhold_stuck(self, &row.id, why).await?;
+            }
+            Ok::<_, crate::store::StoreError>(())
+        };
+        if let Err(e) = undone.await {
+            return e.into();
+        }
+        match fault {
+            BindError::Stuck(why) => ManagerError::unavailable(format!("GPU {address} is stuck: {why}"))
+                .hint("it is kept out of use until the host restarts; everything else goes on"),
+            BindError::Transient(why) => ManagerError::unavailable(format!("GPU {address}: {why}")),
+            BindError::Refused(why) | BindError::Failed(why) => {
+                ManagerError::conflict(format!("GPU {address} cannot be taken from the host: {why}"))
+            }
+        }
+    }
+
+    /// Gives a card back to the host for good.
+    async fn unkeep(&self, row: &KnownGpu, card: &Card) -> Result<String> {
+        let mut tx = self.store.write().await?;
+        must_be_free(&mut tx, row).await?;
+        gpus::decide(&mut tx, &row.id, &Decision::Keep { is_kept: false }).await?;
+        commit(tx).await?;
+        if row.former.is_empty() {
+            if card.is_vfio {
+                let message = format!(
+                    "GPU {} was with {} when gvm first saw it, so gvm knows of no other driver for it",
+                    card.address,
+                    card.driver.as_deref().unwrap_or("VFIO")
+                );
+                return Err(ManagerError::conflict(message).hint(
+                    "it was bound at boot (vfio-pci.ids, modprobe.d, driverctl); change that and restart the host",
+                ));
+            }
+            return Ok("host".to_owned());
+        }
+        let row = KnownGpu { is_kept: false, ..row.clone() };
+        match give_back(self, &row, &functions_of(card)).await {
+            Ok(GivenBack::Well) => {
+                let mut tx = self.store.write().await?;
+                gpus::decide(&mut tx, &row.id, &Decision::Former(Vec::new())).await?;
+                commit(tx).await?;
+                Ok("host".to_owned())
+            }
+            Ok(GivenBack::Withheld(withheld)) => {
+                withhold(self, &row.id, withheld.clone()).await?;
+                Err(ManagerError::unavailable(format!("GPU {}: {}", card.address, why(&withheld)))
+                    .hint("it is kept out of use; look at the kernel's log (dmesg)"))
+            }
+            Err(why) => Err(ManagerError::unavailable(format!("GPU {}: {why}", card.address)).hint("try again")),
+        }
+    }
+
+    async fn readmit(&self, row: &KnownGpu) -> Result<String> {
+        if let Some(Withheld::Stuck { why, boot_id, .. }) = &row.withheld
+            && *boot_id == self.host().boot_id
+        {
+            let message = format!("GPU {} hangs in the kernel: {why}", row.identity.address);
+            return Err(ManagerError::conflict(message).hint("only a restart of the host helps"));
+        }
+        let mut tx = self.store.write().await?;
+        gpus::decide(&mut tx, &row.id, &Decision::Withhold(None)).await?;
+        commit(tx).await?;
+        Ok("readmitted".to_owned())
+    }
+
+    async fn must_be_free(&self, row: &KnownGpu) -> Result<()> {
+        let mut tx = self.store.write().await?;
+        must_be_free(&mut tx, row).await
+    }
+
+    async fn record_gpu(&self, permit: &Permit, action: &str, row: &KnownGpu, detail: String) -> Result<()> {
+        let now = Timestamp::now();
+        let event = AuditEvent {
+            id: OpId::generate(),
+            at: now,
+            actor: permit.actor(),
+            action: action.to_owned(),
+            target: format!("{} ({})", row.identity.address, row.model),
+            vm: None,
+            outcome: Outcome::Success,
+            detail,
+            finished_at: Some(now),
+        };
+        Ok(self.store.record(&event).await?)
+    }
+
+    /// Puts back what a crash left with VFIO: cards that nobody holds and that are not kept there.
+    pub(super) async fn tidy_gpus(&self) {
+        let Some(seen) = self.gpus.last_seen() else { return };
+        for entry in &seen.entries {
+            if let Err(e) = self.tidy(entry).await {
+                tracing::warn!(gpu = %entry.id, error = %error::chain(&e), "cannot give a GPU back");
+            }
+        }
+    }
+
+    async fn tidy(&self, entry: &Entry) -> Result<()> {
+        let Some(card) = &entry.card else { return Ok(()) };
+        if entry.known.as_ref().is_none_or(|row| row.former.is_empty()) {
+            return Ok(());
+        }
+        let _hands = self.gpus.hands_on(&entry.id).await;
+        // Looked at under the card's lock: a machine may have been given it meanwhile.
+        let rows = self.store.gpus().await?;
+        let Some(row) = rows.into_iter().find(|row| row.id == entry.id) else { return Ok(()) };
+        let is_held = self.store.leases().await?.iter().any(|lease| *lease.partition.gpu() == row.id);
+        if is_held || row.is_kept || row.former.is_empty() || row.withheld.is_some() {
+            return Ok(());
+        }
+        tracing::info!(gpu = %row.id, "nobody holds this GPU: giving it back to its driver");
+        match give_back(self, &row, &functions_of(card)).await {
+            Ok(GivenBack::Well) => {
+                let mut tx = self.store.write().await?;
+                must_be_free(&mut tx, &row).await?;
+                gpus::decide(&mut tx, &row.id, &Decision::Former(Vec::new())).await?;
+                Ok(commit(tx).await?)
+            }
+            Ok(GivenBack::Withheld(withheld)) => Ok(withhold(self, &row.id, withheld).await?),
+            Err(why) => Err(ManagerError::unavailable(why)),
+        }
+    }
+
+    /// After a restart of the host: takes the cards that are kept with VFIO.
+    pub(super) async fn keep_gpus(&self) {
+        let Ok(seen) = self.look_at_gpus().await else { return };
+        let mates = functions(seen.entries.iter().filter_map(|entry| entry.card.as_ref()));
+        for entry in &seen.entries {
+            let (Some(row), Some(card)) = (&entry.known, &entry.card) else { continue };
+            if !row.is_kept || card.is_vfio || row.withheld.is_some() {
+                continue;
+            }
+            let obstacles = obstacles(card, &mates);
+            let outcome = match obstacles.is_empty() {
+                true => self.keep_again(&row.id, card).await,
+                false => Err(obstacles.join("; ")),
+            };
+            if let Err(why) = outcome {
+                tracing::warn!(gpu = %row.id, %why, "a GPU of mode passthrough cannot be taken from the host");
+            }
+        }
+    }
+
+    async fn keep_again(&self, gpu: &GpuId, card: &Card) -> std::result::Result<(), String> {
+        let _hands = self.gpus.hands_on(gpu).await;
+        let states = self.gpus.backend.functions(&functions_of(card)).await.map_err(|e| e.to_string())?;
+        let recorded = async {
+            let mut tx = self.store.write().await?;
+            add_former(&mut tx, gpu, &states).await?;
+            commit(tx).await
+        };
+        recorded.await.map_err(|e| error::chain(&e))?;
+        match self.gpus.backend.bind(&functions_of(card)).await {
+            Ok(()) => Ok(()),
+            Err(BindError::Stuck(why)) => {
+                withhold_stuck(self, gpu, &why).await.map_err(|e| error::chain(&e))?;
+                Err(why)
+            }
+            Err(BindError::Transient(why) | BindError::Refused(why) | BindError::Failed(why)) => Err(why),
+        }
+    }
+}
+
+async fn must_be_free(tx: &mut Write, row: &KnownGpu) -> Result<()> {
+    let leases = leases::read(tx).await?;
+    let Some(lease) = leases.iter().find(|lease| *lease.partition.gpu() == row.id) else { return Ok(()) };
+    let vm = vms::read(tx, lease.vm).await?.map(|vm| vm.name.to_string()).unwrap_or_default();
+    Err(ManagerError::conflict(format!("GPU {} is held by VM {vm}", row.identity.address))
+        .hint(format!("gvm stop {vm}")))
+}
+
+fn gone(name: &str) -> ManagerError {
+    ManagerError::conflict(format!("GPU {name} is gone from this host"))
+}
+
+/// The card with this address or id.
+pub(super) fn find<'e>(entries: &'e [Entry], name: &str) -> Result<&'e Entry> {
+    let address = name.parse().ok();
+    let is_it = |entry: &&Entry| entry.id.0 == name || address.is_some() && entry.address() == address;
+    // One that is here goes before one that was at the same place once.
+    let mut fitting: Vec<&Entry> = entries.iter().filter(is_it).collect();
+    fitting.sort_by_key(|entry| entry.card.is_none());
+    fitting.into_iter().next().ok_or_else(|| {
+        ManagerError::not_found(format!("there is no GPU {name:?} on this host"))
+            .hint("see `gvm gpu list`; a GPU is named by its PCI address, such as 0000:41:00.0, or by its id")
+    })
+}

@@ -1,0 +1,203 @@
+//! Admission: chooses cards and claims them, within the transaction that commits the machine's intent.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::super::{Kind, Manager, ManagerError, Result};
+use super::Seen;
+use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
+use crate::model::id::{LeaseId, UserId, VmId};
+use crate::model::principal::{Role, User};
+use crate::model::state::Observed;
+use crate::model::units::Mib;
+use crate::model::vm::{Generation, Vm, VmSpec};
+use crate::plan::inventory::{Entry, Eyes, devices};
+use crate::plan::place::{self, Held, Holder, WhyNot};
+use crate::plan::window::{GuestCpu, Window};
+use crate::store::{Write, gpus, leases, vms};
+
+/// What may be told to whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reader {
+    pub eyes: Eyes,
+    user: Option<UserId>,
+}
+
+impl Reader {
+    pub fn of(user: Option<&User>) -> Self {
+        let is_host = user.is_none_or(|user| user.role >= Role::Operator);
+        Self { eyes: if is_host { Eyes::Host } else { Eyes::Member }, user: user.map(|user| user.id) }
+    }
+
+    /// True where the one who reads may know of the machine.
+    pub fn may_know(&self, vm: &Vm) -> bool {
+        self.eyes == Eyes::Host || self.user == Some(vm.owner)
+    }
+}
+
+/// What was chosen for a machine.
+#[derive(Clone, Debug, Default)]
+pub(in crate::manager) struct Chosen {
+    pub partitions: Vec<Partition>,
+    pub mmio64: Option<Mib>,
+}
+
+/// Cards as the planner takes them.
+#[derive(Clone, Debug, Default)]
+pub(in crate::manager) struct Table {
+    pub devices: Vec<GpuDevice>,
+    pub held: Held,
+}
+
+impl Table {
+    /// From a look, the leases, and those machines whose names may be told.
+    pub fn new(entries: &[Entry], leases: &[GpuLease], names: &HashMap<VmId, String>, eyes: Eyes) -> Self {
+        let leased: HashSet<GpuId> = leases.iter().map(|lease| lease.partition.gpu().clone()).collect();
+        let holder = |lease: &GpuLease| {
+            let holder = Holder { state: lease.state, vm: names.get(&lease.vm).cloned() };
+            (lease.partition.gpu().clone(), holder)
+        };
+        Self { devices: devices(entries, &leased, eyes), held: leases.iter().map(holder).collect() }
+    }
+
+    /// Picks.
+    pub fn pick(&self, requests: &[GpuRequest]) -> std::result::Result<Vec<Partition>, WhyNot> {
+        place::pick(requests, &self.devices, &self.held)
+    }
+}
+
+impl Manager {
+    /// The cards of the last look, leases left aside.
+    pub(in crate::manager) fn known_devices(&self) -> Vec<GpuDevice> {
+        let seen = self.gpus.last_seen();
+        seen.map(|seen| devices(&seen.entries, &HashSet::new(), Eyes::Member)).unwrap_or_default()
+    }
+
+    /// A look at the cards before an admission, where it asks for some.
+    pub(in crate::manager) async fn look_for(&self, requests: &[GpuRequest]) -> Result<Option<Arc<Seen>>> {
+        if requests.is_empty() { Ok(None) } else { self.look_at_gpus().await.map(Some) }
+    }
+
+    /// The table of an admission under the store's write lock: leases and decisions as they are now.
+    pub(in crate::manager) async fn gpu_table(
+        &self,
+        tx: &mut Write,
+        seen: &Seen,
+        user: Option<&User>,
+    ) -> Result<Table> {
+        let reader = Reader::of(user);
+        let leases = leases::read(tx).await?;
+        let mut names = HashMap::new();
+        for vm in leases.iter().map(|lease| lease.vm).collect::<HashSet<_>>() {
+            if let Some(vm) = vms::read(tx, vm).await?.filter(|vm| reader.may_know(vm)) {
+                names.insert(vm.id, vm.name.to_string());
+            }
+        }
+        let entries = with_decisions(&seen.entries, gpus::read(tx).await?);
+        Ok(Table::new(&entries, &leases, &names, reader.eyes))
+    }
+
+    /// Cards for a machine that is to run: those it holds where all of them can still be had, else others.
+    pub(in crate::manager) async fn renew_gpus(
+        &self,
+        tx: &mut Write,
+        vm: &mut Vm,
+        seen: Option<&Seen>,
+        user: Option<&User>,
+        observed: &Observed,
+    ) -> Result<()> {
+        let Some(seen) = seen else { return Ok(()) };
+        let held: Vec<GpuLease> = leases::read(tx).await?.into_iter().filter(|lease| lease.vm == vm.id).collect();
+        let table = self.gpu_table(tx, seen, user).await?;
+        let is_good = |lease: &GpuLease| {
+            let device = table.devices.iter().find(|device| device.id == *lease.partition.gpu());
+            device.is_some_and(|device| {
+                let is_there = matches!(&lease.partition, Partition::Whole { bdf, .. } if *bdf == device.bdf);
+                is_there && matches!(device.service, Service::Good | Service::Noted(_))
+            })
+        };
+        let is_up = observed.is_active();
+        if !held.is_empty() && (is_up || held.iter().all(is_good)) {
+            return Ok(());
+        }
+        if is_up {
+            // Somebody started it by hand, without cards.
+            vm.restart_requested = Some(vm.generation);
+        }
+        // What it held and is still bound is given back by the next tidying: nobody holds it, and what its drivers were
+        // is on the card's own row.
+        leases::release(tx, vm.id).await?;
+        let table = self.gpu_table(tx, seen, user).await?;
+        let chosen = self.pick_gpus(&table, &vm.spec)?;
+        (vm.placement.gpus, vm.placement.mmio64) = (chosen.partitions, chosen.mmio64);
+        write_leases(tx, vm.id, vm.generation, &vm.placement.gpus).await
+    }
+
+    /// Refuses a machine that is to stay off and could never have its cards; it is given none before it is to run.
+    pub(in crate::manager) async fn could_have_gpus(
+        &self,
+        tx: &mut Write,
+        seen: Option<&Seen>,
+        user: &User,
+        spec: &VmSpec,
+    ) -> Result<Chosen> {
+        match self.choose_gpus(tx, seen, Some(user), spec).await {
+            Err(refusal) if refusal.kind != Kind::NoCapacity => Err(refusal),
+            Ok(_) | Err(_) => Ok(Chosen::default()),
+        }
+    }
+
+    /// Chooses cards for a machine that is to run; nothing where it asks for none.
+    pub(in crate::manager) async fn choose_gpus(
+        &self,
+        tx: &mut Write,
+        seen: Option<&Seen>,
+        user: Option<&User>,
+        spec: &VmSpec,
+    ) -> Result<Chosen> {
+        match seen.filter(|_| !spec.gpus.is_empty()) {
+            None => Ok(Chosen::default()),
+            Some(seen) => self.pick_gpus(&self.gpu_table(tx, seen, user).await?, spec),
+        }
+    }
+
+    /// Picks, and counts the room in the guest's address space.
+    fn pick_gpus(&self, table: &Table, spec: &VmSpec) -> Result<Chosen> {
+        let partitions = table.pick(&spec.gpus)?;
+        let is_picked = |device: &&GpuDevice| partitions.iter().any(|partition| *partition.gpu() == device.id);
+        let window = Window::of(table.devices.iter().filter(is_picked), spec.memory);
+        let host = self.host();
+        if let (true, Some(bits)) = (host.accelerator.is_kvm(), host.capacity.phys_bits) {
+            let cpu = GuestCpu::HostPassthrough { bits };
+            window.check(cpu).map_err(|why| ManagerError::invalid(why.to_string()))?;
+        }
+        Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib) })
+    }
+}
+
+/// The entries of a look with what is decided by now.
+pub(super) fn with_decisions(entries: &[Entry], known: Vec<crate::model::inventory::KnownGpu>) -> Vec<Entry> {
+    let mut known: HashMap<GpuId, _> = known.into_iter().map(|row| (row.id.clone(), row)).collect();
+    let fresh = |entry: &Entry| Entry { known: known.remove(&entry.id).or(entry.known.clone()), ..entry.clone() };
+    entries.iter().map(fresh).collect()
+}
+
+/// Writes the leases of a machine whose row is in the store.
+pub(in crate::manager) async fn write_leases(
+    tx: &mut Write,
+    vm: VmId,
+    generation: Generation,
+    partitions: &[Partition],
+) -> Result<()> {
+    for partition in partitions {
+        let lease = GpuLease {
+            id: LeaseId::generate(),
+            partition: partition.clone(),
+            vm,
+            generation,
+            state: LeaseState::Claimed,
+        };
+        leases::claim(tx, &lease).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,198 @@
+//! What people see of the cards.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+
+use super::super::{Manager, Result};
+use super::change::find;
+use super::place::{Reader, Table, with_decisions};
+use crate::auth::policy::Permit;
+use crate::model::card::blockers::BlockerKind;
+use crate::model::card::{CardFinding, NvmlStatus};
+use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Service};
+use crate::model::id::VmId;
+use crate::model::pci::PciAddress;
+use crate::plan::inventory::{Entry, Eyes};
+use crate::plan::place::{Offer, offers};
+
+/// Where a card stands, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuState {
+    /// It can be had.
+    Free,
+    /// A machine is to have it.
+    Claimed,
+    /// A machine has it.
+    InUse,
+    /// It is being given back.
+    Sanitising,
+    /// Kept out of use by decision.
+    Withheld,
+    /// The kernel does not let go of it.
+    Stuck,
+    /// Something speaks against handing it out.
+    Blocked,
+    /// Not gvm's.
+    Foreign,
+    /// A virtual function, not a card.
+    VirtualFunction,
+    /// It is no longer here.
+    Gone,
+}
+
+impl GpuState {
+    /// As shown.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Claimed => "claimed",
+            Self::InUse => "in-use",
+            Self::Sanitising => "sanitising",
+            Self::Withheld => "withheld",
+            Self::Stuck => "stuck",
+            Self::Blocked => "blocked",
+            Self::Foreign => "foreign",
+            Self::VirtualFunction => "vf",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+/// One card as people see it.
+#[derive(Clone, Debug)]
+pub struct GpuRow {
+    /// Itself; without names of the host's processes where they may not be told.
+    pub entry: Entry,
+    /// Where it stands.
+    pub state: GpuState,
+    /// What speaks against it, in plain words.
+    pub reasons: Vec<String>,
+    /// Who has it: name and owner, where they may be told.
+    pub vm: Option<String>,
+}
+
+/// All cards, with what should be known besides.
+#[derive(Clone, Debug)]
+pub struct GpuListing {
+    /// When the cards were looked at.
+    pub at: Timestamp,
+    /// The cards, by address; those that are gone last.
+    pub rows: Vec<GpuRow>,
+    /// Findings about the host as a whole.
+    pub findings: Vec<CardFinding>,
+    /// How it stands with NVML.
+    pub nvml: NvmlStatus,
+    /// NVSwitches of the board.
+    pub nvswitches: Vec<PciAddress>,
+}
+
+impl Manager {
+    /// All cards.
+    ///
+    /// # Errors
+    /// Where host or store do not answer.
+    pub async fn gpus(&self, permit: &Permit) -> Result<GpuListing> {
+        let seen = self.look_at_gpus().await?;
+        let reader = Reader::of(permit.user());
+        let leases = self.store.leases().await?;
+        let entries = with_decisions(&seen.entries, self.store.gpus().await?);
+        let names = self.holder_names(&leases, reader).await?;
+        let table = Table::new(&entries, &leases, &names, reader.eyes);
+        let row = |entry: &Entry| {
+            let device = table.devices.iter().find(|device| device.id == entry.id);
+            let lease = leases.iter().find(|lease| *lease.partition.gpu() == entry.id && entry.known.is_some());
+            row(entry, device, lease, &names, reader.eyes)
+        };
+        Ok(GpuListing {
+            at: seen.at,
+            rows: entries.iter().map(row).collect(),
+            findings: seen.findings.clone(),
+            nvml: seen.nvml.clone(),
+            nvswitches: seen.nvswitches.clone(),
+        })
+    }
+
+    /// One card.
+    ///
+    /// # Errors
+    /// Where there is none of that name.
+    pub async fn gpu(&self, permit: &Permit, name: &str) -> Result<GpuRow> {
+        let listing = self.gpus(permit).await?;
+        let entries: Vec<Entry> = listing.rows.iter().map(|row| row.entry.clone()).collect();
+        let found = find(&entries, name)?;
+        let is_it = |row: &GpuRow| row.entry.id == found.id && row.entry.address() == found.address();
+        let row = listing.rows.into_iter().find(is_it);
+        row.ok_or_else(|| super::super::ManagerError::not_found(format!("there is no GPU {name:?}")))
+    }
+
+    /// What could be asked for now.
+    ///
+    /// # Errors
+    /// Where host or store do not answer.
+    pub async fn gpu_offers(&self, permit: &Permit) -> Result<Vec<Offer>> {
+        let table = self.gpu_now(permit).await?;
+        Ok(offers(&table.devices, &table.held))
+    }
+
+    async fn gpu_now(&self, permit: &Permit) -> Result<Table> {
+        let seen = self.look_at_gpus().await?;
+        let reader = Reader::of(permit.user());
+        let leases = self.store.leases().await?;
+        let entries = with_decisions(&seen.entries, self.store.gpus().await?);
+        let names = self.holder_names(&leases, reader).await?;
+        Ok(Table::new(&entries, &leases, &names, reader.eyes))
+    }
+
+    async fn holder_names(&self, leases: &[GpuLease], reader: Reader) -> Result<HashMap<VmId, String>> {
+        let mut names = HashMap::new();
+        for lease in leases {
+            if let Some(vm) = self.store.vm(lease.vm).await?.filter(|vm| reader.may_know(vm)) {
+                names.insert(vm.id, self.label(&vm).await?);
+            }
+        }
+        Ok(names)
+    }
+}
+
+fn row(
+    entry: &Entry,
+    device: Option<&GpuDevice>,
+    lease: Option<&GpuLease>,
+    names: &HashMap<VmId, String>,
+    eyes: Eyes,
+) -> GpuRow {
+    let mut entry = entry.clone();
+    let mut reasons: Vec<String> = device.and_then(|device| device.blocked.clone()).into_iter().collect();
+    reasons.extend(device.into_iter().flat_map(|device| &device.blockers).map(|member| member.words()));
+    if let Some(card) = &mut entry.card {
+        // Words that the planner's view has in fields of their own.
+        let told = [BlockerKind::Foreign, BlockerKind::NvSwitch, BlockerKind::VirtualFunction];
+        let more = card.blockers.iter().filter(|blocker| told.contains(&blocker.kind));
+        reasons.extend(more.map(|blocker| blocker.text.clone()));
+        if eyes == Eyes::Member {
+            card.holders.clear();
+            card.blockers.clear();
+        }
+    }
+    let service = match device.map(|device| &device.service) {
+        Some(Service::Quarantined(why) | Service::Draining(why)) => Some((GpuState::Withheld, why)),
+        Some(Service::Stuck(why)) => Some((GpuState::Stuck, why)),
+        Some(Service::Good | Service::Noted(_)) | None => None,
+    };
+    reasons.extend(service.iter().map(|(_, why)| (*why).clone()));
+    let state = match (lease.map(|lease| lease.state), device) {
+        _ if entry.card.is_none() => GpuState::Gone,
+        (_, None) => GpuState::VirtualFunction,
+        (Some(LeaseState::Attached), _) => GpuState::InUse,
+        (Some(LeaseState::Sanitising), _) => GpuState::Sanitising,
+        (Some(LeaseState::Claimed), _) => GpuState::Claimed,
+        (None, Some(device)) => match service {
+            Some((state, _)) => state,
+            None if device.is_foreign => GpuState::Foreign,
+            None if reasons.is_empty() => GpuState::Free,
+            None => GpuState::Blocked,
+        },
+    };
+    GpuRow { entry, state, reasons, vm: lease.and_then(|lease| names.get(&lease.vm).cloned()) }
+}

@@ -1,0 +1,53 @@
+//! What is remembered of a host's cards between looks: who they are, what an administrator decided about them, and what
+//! must be put back.
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::card::function::Restore;
+use super::card::identity::CardIdentity;
+use super::gpu::GpuId;
+use super::units::Mib;
+
+/// Why a card is kept out of use, by decision and not by what can be seen of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "state")]
+pub enum Withheld {
+    /// Until an administrator readmits it.
+    Quarantined {
+        /// Why.
+        why: String,
+        /// Since when.
+        at: Timestamp,
+    },
+    /// The kernel does not let go of it: until the host restarts.
+    Stuck {
+        /// What hangs.
+        why: String,
+        /// Since when.
+        at: Timestamp,
+        /// The boot in which it hangs.
+        boot_id: String,
+    },
+}
+
+/// A card that was seen on this host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KnownGpu {
+    /// For life; the key of leases.
+    pub id: GpuId,
+    /// How it is known again.
+    pub identity: CardIdentity,
+    /// Its name as last told; kept while the card is with VFIO and cannot be asked.
+    pub model: String,
+    /// Its memory as last told.
+    pub memory: Option<Mib>,
+    /// True where it stays with VFIO between machines (`gvm gpu mode GPU passthrough`).
+    pub is_kept: bool,
+    /// The drivers that must be put back; recorded before the card is touched, empty where there is nothing.
+    pub former: Vec<Restore>,
+    /// Kept out of use.
+    pub withheld: Option<Withheld>,
+    /// When it was last seen; to the hour, so that a look writes nothing.
+    pub seen_at: Timestamp,
+}

@@ -1,0 +1,108 @@
+//! Cards that were seen: identities, decisions, and what must be put back.
+
+use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
+
+use super::{Result, Store, StoreError, Write, count, get, int, json, time, to_json};
+use crate::model::card::function::Restore;
+use crate::model::gpu::GpuId;
+use crate::model::inventory::{KnownGpu, Withheld};
+use crate::model::units::Mib;
+
+fn known(row: &SqliteRow) -> Result<KnownGpu> {
+    let memory: Option<i64> = get(row, "memory_mib")?;
+    Ok(KnownGpu {
+        id: GpuId(get(row, "id")?),
+        identity: json(row, "identity")?,
+        model: get(row, "model")?,
+        memory: memory.and_then(|mib| u64::try_from(mib).ok()).map(Mib),
+        is_kept: count(row, "is_kept")? != 0,
+        former: json(row, "former")?,
+        withheld: match get::<Option<String>>(row, "withheld")? {
+            Some(_) => Some(json(row, "withheld")?),
+            None => None,
+        },
+        seen_at: time(row, "seen_at")?,
+    })
+}
+
+async fn all(connection: &mut SqliteConnection) -> Result<Vec<KnownGpu>> {
+    let rows = sqlx::query("SELECT * FROM gpus ORDER BY id").fetch_all(connection).await.map_err(StoreError::Sql)?;
+    rows.iter().map(known).collect()
+}
+
+impl Store {
+    /// All cards that were ever seen.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn gpus(&self) -> Result<Vec<KnownGpu>> {
+        let mut connection = self.readers().acquire().await.map_err(StoreError::Sql)?;
+        all(&mut connection).await
+    }
+}
+
+/// All cards that were ever seen, within a transaction.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn read(tx: &mut Write) -> Result<Vec<KnownGpu>> {
+    all(tx).await
+}
+
+/// Writes what a look found out: who a card is. Decisions about a card that is known already stay as they are, but for
+/// a card that hung in an earlier boot.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn see(tx: &mut Write, gpu: &KnownGpu) -> Result<()> {
+    sqlx::query(
+        "INSERT INTO gpus (id, identity, model, memory_mib, is_kept, former, withheld, seen_at)
+         VALUES ($1, $2, $3, $4, 0, '[]', NULL, $5)
+         ON CONFLICT (id) DO UPDATE SET identity = $2, model = $3, memory_mib = $4, seen_at = $5",
+    )
+    .bind(&gpu.id.0)
+    .bind(to_json(&gpu.identity))
+    .bind(&gpu.model)
+    .bind(gpu.memory.map(|memory| int(memory.0)))
+    .bind(gpu.seen_at.as_microsecond())
+    .execute(&mut **tx)
+    .await
+    .map(|_| ())
+    .map_err(StoreError::Sql)
+}
+
+/// Writes what is decided about a card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// It stays with VFIO between machines, or no longer.
+    Keep {
+        /// Which.
+        is_kept: bool,
+    },
+    /// These drivers must be put back; none: nothing must.
+    Former(Vec<Restore>),
+    /// Out of use, or back.
+    Withhold(Option<Withheld>),
+}
+
+/// Writes a decision. True where the card is known.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn decide(tx: &mut Write, gpu: &GpuId, decision: &Decision) -> Result<bool> {
+    let query = match decision {
+        Decision::Keep { is_kept } => {
+            sqlx::query("UPDATE gpus SET is_kept = $2 WHERE id = $1").bind(&gpu.0).bind(i64::from(*is_kept))
+        }
+        Decision::Former(former) => {
+            sqlx::query("UPDATE gpus SET former = $2 WHERE id = $1").bind(&gpu.0).bind(to_json(former))
+        }
+        Decision::Withhold(withheld) => {
+            let withheld = withheld.as_ref().map(to_json);
+            sqlx::query("UPDATE gpus SET withheld = $2 WHERE id = $1").bind(&gpu.0).bind(withheld)
+        }
+    };
+    let done = query.execute(&mut **tx).await.map_err(StoreError::Sql)?;
+    Ok(done.rows_affected() > 0)
+}

@@ -16,7 +16,7 @@ scenario() {
   check "the host's screen is not offered" lab_says '' "gvm -o json gpu list | jq -r '.gpus[] | select(.is_boot_display and .state == \"free\") | .address'"
 
   check "a machine with the card is made, and can be logged in to" in_lab 500 gvm create one --profile lab --gpu a6000
-  check "the card is in use by it" lab_says "in-use one" "echo \$($(_show $card state)) \$($(_show $card vm))"
+  check "the card is in use by it" lab_says "in-use one.root" "echo \$($(_show $card state)) \$($(_show $card vm))"
   check "the guest sees the card as it truly is" _log 'L2-PCI 0000:..:00.0 0x1002 0x5159 0x0300'
   check "its sibling is function 1 of the same slot" _log 'L2-PCI 0000:..:00.1 0x8086 0x293e 0x0403'
   check "the card's memory keeps what is written" lab_within 60 1 "gvm logs one | grep -c 'L2-VRAM 0000:..:00.0 ok'"

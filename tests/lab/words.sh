@@ -82,6 +82,7 @@ lab_boot() {
 # lab_scenario NAME FILE   its checks count; those of a run that the emulator spoiled do not
 lab_scenario() {
   local name=$1 file=$2 try why before="$_passed $_failed $_skipped" begin=$SECONDS
+  [ -n "${l1_process:-}" ] || lab_boot || die "the nested host did not come up again"
   for try in first second; do
     printf '==> %s: %s\n' "$name" "$(sed -n '2s/^# //p' "$file")"
     # shellcheck source=/dev/null
@@ -111,8 +112,15 @@ lab_put_away() {
   for file in console qemu.log; do [ ! -e "$run/$file" ] || mv "$run/$file" "$run/keep/$1.$file.$SECONDS"; done
 }
 
+# lab_gone   its end was looked for: no reason to run anything again
+lab_gone() {
+  l1_kill
+  lab_put_away gone
+}
+
 # lab_spoiled   says what befell the emulator, where something did
 lab_spoiled() {
+  [ -n "${l1_process:-}" ] || return 1
   l1_stall && return
   l1 60 true >/dev/null 2>&1 && return 1
   echo "the nested host does not answer any more"
@@ -122,9 +130,10 @@ lab_spoiled() {
 lab_logs() {
   local to=${CARGO_TARGET_DIR:-$root/target}/test-logs/lab
   mkdir -p "$to"
+  [ ! -d "$run/keep" ] || cp -r "$run/keep/." "$to/"
+  [ -n "${l1_process:-}" ] || return 0
   cp "$run/console" "$run/qemu.log" "$run/command" "$to/" 2>/dev/null || true
   in_lab "$LAB_SHORT" 'dmesg; journalctl --no-pager -b' >"$to/journal" 2>/dev/null || true
-  [ ! -d "$run/keep" ] || cp -r "$run/keep/." "$to/"
 }
 
 # --- gvm inside ---------------------------------------------------------------------------------------------------------

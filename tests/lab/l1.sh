@@ -67,7 +67,8 @@ l1_start() {
   rm -f "$run"/{monitor,pid,ssh}
   _qemu_args
   printf '%q ' qemu-system-x86_64 "${_qemu[@]}" >"$run/command"
-  qemu-system-x86_64 "${_qemu[@]}" </dev/null >>"$run/qemu.log" 2>&1 &
+  # Whatever ends the runner ends it.
+  setpriv --pdeathsig KILL qemu-system-x86_64 "${_qemu[@]}" </dev/null >>"$run/qemu.log" 2>&1 &
   l1_process=$!
   _within 10 test -s "$run/pid" || {
     tail -n 5 "$run/qemu.log" >&2

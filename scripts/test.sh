@@ -35,6 +35,7 @@ quickstart    900  scripts/quickstart.sh --check
 systemd       900  scripts/test-systemd.sh
 libvirt       2700 tests over real libvirtd, QEMU and guests, in private hosts
 ansible       1200 scripts/test-ansible.sh
+lab           1500 scripts/test-lab.sh: cards on a nested host with an IOMMU
 '
 # Everything is built with the same features, so that it is built once.
 export GVM_FEATURES=hold
@@ -88,7 +89,7 @@ suite_shell() {
   command -v shellcheck >/dev/null || { skipped "shellcheck is not installed"; return; }
   cd "$root"
   local -a files
-  mapfile -t files < <(find .ci scripts ansible vm-images -type f | while read -r file; do
+  mapfile -t files < <(find .ci scripts ansible vm-images tests/lab -type f | while read -r file; do
     if [[ $(head -c 64 "$file" | head -n 1) =~ (^#!.*(bash|/sh)|shellcheck\ shell=) ]]; then echo "$file"; fi
   done)
   # Below a warning it is taste.
@@ -195,6 +196,12 @@ suite_libvirt() {
 }
 
 suite_ansible() { "$root/scripts/test-ansible.sh"; }
+
+suite_lab() {
+  # Alone, like the others: its emulator wants a core for itself.
+  in_repo cargo build --quiet --bin gvm --test it --features "$GVM_FEATURES"
+  GVM_BIN=$target/debug/gvm "$root/scripts/test-lab.sh"
+}
 
 skipped() { echo "SKIPPED: $1"; }
 

@@ -24,7 +24,6 @@ pub mod manager;
 pub mod model;
 #[cfg(feature = "libvirt")]
 pub mod network;
-#[cfg(feature = "libvirt")]
 pub mod plan;
 #[cfg(feature = "libvirt")]
 pub mod store;

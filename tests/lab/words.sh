@@ -163,7 +163,7 @@ lab_holds() {
 
 # lab_runs NAME   a machine with the first card runs; of the scenario before, or made
 lab_runs() {
-  in_lab "$LAB_LONG" "gvm -q show $1 >/dev/null 2>&1 || gvm -q create $1 --profile lab --gpu a6000 --no-wait >/dev/null" || true
+  in_lab "$LAB_LONG" "gvm -q show $1 >/dev/null 2>&1 || gvm -q create $1 --profile bare --gpu a6000 --no-wait >/dev/null" || true
   check "a machine runs with a card" lab_settled "$1" running in-use
 }
 

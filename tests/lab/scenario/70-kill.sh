@@ -7,7 +7,7 @@ scenario() {
   lab_holds "kill -9 at the start" || return 0
 
   check "it waits after the card was bound" in_lab "$LAB_LONG" \
-    "hold at after-ensure-gpu-bound && gvm -q create kill --profile lab --gpu a6000 --no-wait >/dev/null && hold met 120"
+    "hold at after-ensure-gpu-bound && gvm -q create kill --profile bare --gpu a6000 --no-wait >/dev/null && hold met 120"
   check "the card is vfio-pci's" lab_says vfio-pci card driver $card
   check "killed there, it comes back" in_lab "$LAB_LONG" hold kill after-start
   check "goes on, and waits after the domain's start" in_lab "$LAB_LONG" hold met $((LAB_LONG - 20))

@@ -223,18 +223,8 @@ async fn has_sfq(root: &HostRoot) -> Option<bool> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::host_of as host;
     use super::*;
-
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, HostRoot) {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        let root = HostRoot::at(dir.path());
-        (dir, root)
-    }
 
     #[test]
     fn memory_and_cpus_are_read_from_the_kernels_files() {

@@ -1,17 +1,7 @@
 use std::os::unix::fs::symlink;
 
+use super::super::host_of_bytes as host;
 use super::*;
-
-fn host(files: &[(&str, &[u8])]) -> (tempfile::TempDir, HostRoot) {
-    let dir = tempfile::tempdir().unwrap();
-    for (path, bytes) in files {
-        let path = dir.path().join(path);
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(path, bytes).unwrap();
-    }
-    let root = HostRoot::at(dir.path());
-    (dir, root)
-}
 
 #[test]
 fn a_host_ready_for_passthrough_is_read() {

@@ -97,3 +97,23 @@ impl HostRoot {
         self.join(path).exists()
     }
 }
+
+/// A host of a test's own: these files in a folder, which is there as long as the first part of the pair.
+#[cfg(test)]
+fn host_of(files: &[(&str, &str)]) -> (tempfile::TempDir, HostRoot) {
+    let files: Vec<(&str, &[u8])> = files.iter().map(|(path, text)| (*path, text.as_bytes())).collect();
+    host_of_bytes(&files)
+}
+
+/// The same with files that may be no text.
+#[cfg(test)]
+fn host_of_bytes(files: &[(&str, &[u8])]) -> (tempfile::TempDir, HostRoot) {
+    let dir = tempfile::tempdir().unwrap();
+    for (path, bytes) in files {
+        let path = dir.path().join(path);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+    }
+    let root = HostRoot::at(dir.path());
+    (dir, root)
+}

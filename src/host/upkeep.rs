@@ -102,18 +102,8 @@ fn mode(root: &HostRoot, path: &Path) -> Option<PathMode> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::host_of as host;
     use super::*;
-
-    fn host(files: &[(&str, &str)]) -> (tempfile::TempDir, HostRoot) {
-        let dir = tempfile::tempdir().unwrap();
-        for (path, text) in files {
-            let path = dir.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        }
-        let root = HostRoot::at(dir.path());
-        (dir, root)
-    }
 
     #[test]
     fn pools_and_nodes_are_in_order_and_junk_is_left_out() {

@@ -58,11 +58,7 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
     // A machine that is to be off is defined without its cards: by the time somebody starts it they may be another's.
     let is_up = vm.desired.is_up();
     let partitions: &[Partition] = if is_up { &vm.placement.gpus } else { &[] };
-    let functions = |partition: &Partition| match partition {
-        Partition::Whole { bdf, siblings, .. } => std::iter::once(*bdf).chain(siblings.iter().copied()).collect(),
-        Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
-    };
-    let hostdevs: Vec<PciAddress> = partitions.iter().flat_map(functions).collect();
+    let hostdevs: Vec<PciAddress> = partitions.iter().flat_map(Partition::functions).collect();
     let numa_node = place::numa_node(partitions);
     let vcpus = vm.spec.vcpus;
     // Memory of a machine with host devices is pinned as a whole at its start: nothing can be plugged. A guest

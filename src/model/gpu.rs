@@ -204,6 +204,14 @@ impl Partition {
         }
     }
 
+    /// The functions that a machine gets with it: the card's own first, then those of its slot. None of a slice.
+    pub fn functions(&self) -> Vec<PciAddress> {
+        match self {
+            Self::Whole { bdf, siblings, .. } => [*bdf].into_iter().chain(siblings.iter().copied()).collect(),
+            Self::Mig { .. } | Self::Vgpu { .. } => Vec::new(),
+        }
+    }
+
     /// The address of a whole card.
     pub const fn address(&self) -> Option<PciAddress> {
         match self {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, ManagerError, Result, hold};
-use super::steps::{functions_in, last, must_have_memory};
+use super::steps::{last, must_have_memory};
 use super::{Seen, write_leases};
 use crate::hypervisor::PLUG_PORTS;
 use crate::model::gpu::{GpuRequest, LeaseState};
@@ -57,7 +57,7 @@ impl Manager {
             true => self.choose_gpus(tx, seen, user, &vm.spec).await?,
             false => self.could_have_gpus(tx, seen, user, &vm.spec).await?,
         };
-        let functions = functions_in(&chosen.partitions).len();
+        let functions = chosen.partitions.iter().map(|partition| partition.functions().len()).sum::<usize>();
         if functions > usize::from(PLUG_PORTS) {
             let message = format!(
                 "up to {PLUG_PORTS} functions of GPUs can be plugged into a running VM, and these have {functions}"
@@ -108,7 +108,7 @@ pub(in crate::manager) async fn attach(manager: &Manager, vm: &Vm, step: &'stati
     // What it has of its memory already need not be found any more; unknown counts as nothing.
     let stats = manager.hypervisor.stats(vm.id).await.unwrap_or_default();
     must_have_memory(vm, Mib(stats.rss_kib / 1024), step).await?;
-    let functions = functions_in(held.iter().map(|lease| &lease.partition));
+    let functions: Vec<_> = held.iter().flat_map(|lease| lease.partition.functions()).collect();
     manager.watch.tell(vm, "gpu", "plugging its GPUs into the running machine");
     let attached = manager.hypervisor.attach_devices(vm.id, &functions).await;
     attached.map_err(|e| Failure::hypervisor(step, &e))?;

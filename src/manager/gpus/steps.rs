@@ -25,22 +25,13 @@ use crate::plan::{pages, place};
 use crate::store::gpus::Decision;
 use crate::store::{commit, gpus, leases, vms};
 
-/// All functions of these cards.
-pub(super) fn functions_in<'p>(partitions: impl IntoIterator<Item = &'p Partition>) -> Vec<PciAddress> {
-    let functions = |partition: &Partition| match partition {
-        Partition::Whole { bdf, siblings, .. } => [*bdf].into_iter().chain(siblings.iter().copied()).collect(),
-        Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
-    };
-    partitions.into_iter().flat_map(functions).collect()
-}
-
 /// Where a machine stands with its cards; an error says why that is not known.
 pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &Observed) -> Result<GpuFacts, String> {
     let leases = manager.store.leases_of(vm.id).await.map_err(|e| super::super::error::chain(&e))?;
     if leases.is_empty() {
         return Ok(GpuFacts::NoLease);
     }
-    let functions = functions_in(leases.iter().map(|lease| &lease.partition));
+    let functions: Vec<PciAddress> = leases.iter().flat_map(|lease| lease.partition.functions()).collect();
     if let Observed::Defined(domain) = observed
         && observed.is_active()
     {
@@ -303,13 +294,13 @@ pub(in crate::manager) async fn release(manager: &Manager, vm: &Vm, step: &'stat
     hold::point("gpu-sanitising").await;
     let mut ends: Vec<(GpuId, GivenBack)> = Vec::new();
     for lease in manager.store.leases_of(vm.id).await.map_err(on_store)? {
-        let Partition::Whole { gpu, bdf, siblings, .. } = &lease.partition else { continue };
+        let Partition::Whole { gpu, bdf, .. } = &lease.partition else { continue };
         let Some(row) = rows.get(gpu) else { continue };
         if matches!(row.withheld, Some(Withheld::Stuck { .. })) {
             continue;
         }
         manager.watch.tell(vm, "gpu", format!("giving {} at {bdf} back", row.model));
-        let functions: Vec<PciAddress> = [*bdf].into_iter().chain(siblings.iter().copied()).collect();
+        let functions = lease.partition.functions();
         let _hands = manager.gpus.hands_on(gpu).await;
         let end = give_back(manager, row, &functions).await.map_err(|why| transient(step, why))?;
         ends.push((gpu.clone(), end));

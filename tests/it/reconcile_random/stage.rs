@@ -16,7 +16,7 @@ use gvm::manager::reconciler::{Looked, look};
 use gvm::manager::{Kind, ManagerError};
 use gvm::model::caps::CapsChange;
 use gvm::model::event::Outcome;
-use gvm::model::gpu::{GpuLease, GpuRequest, Partition};
+use gvm::model::gpu::{GpuLease, GpuRequest};
 use gvm::model::id::VmId;
 use gvm::model::quota::Quota;
 use gvm::model::state::{Observed, Power, WhyPaused};
@@ -430,8 +430,5 @@ impl<F: Future> Future for Turns<F> {
 
 /// All functions of a lease.
 fn functions(lease: &GpuLease) -> Vec<String> {
-    match &lease.partition {
-        Partition::Whole { bdf, siblings, .. } => [*bdf].iter().chain(siblings).map(ToString::to_string).collect(),
-        Partition::Mig { .. } | Partition::Vgpu { .. } => Vec::new(),
-    }
+    lease.partition.functions().iter().map(ToString::to_string).collect()
 }

@@ -124,6 +124,7 @@ check "/var/lib/gvm" says "711 root:root" mode_of /var/lib/gvm
 check "the binary" says "755 root:root" mode_of /usr/local/bin/gvm
 check "/run/gvm comes by tmpfiles" in_root systemd-tmpfiles --create gvm.conf
 check "/run/gvm" says "755 root:gvm" mode_of /run/gvm
+check "vfio-pci is loaded at boot" grep -qx vfio-pci "$target/etc/modules-load.d/gvm-vfio.conf"
 check "the gateway's user may reach the socket and nothing else" says "gvm-gateway gvm" in_root id -Gn gvm-gateway
 check "a member is in the group" grep -qw gvm <(in_root id -Gn games)
 for unit in gvm gvm-gateway; do

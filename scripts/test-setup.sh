@@ -155,8 +155,25 @@ script_that_dies() { counts "3 1 0" 1 <<<"3 passed, 0 failed, 0 skipped"; }
 command_alone() { counts "1 0 0" 0 <<<"anything" && counts "0 1 0" 2 <<<"anything"; }
 left_out() { counts "0 0 1" 0 <<<"SKIPPED: shellcheck is not installed"; }
 
+what_failed() {
+  cat >"$work/log" <<'END'
+test a::fails ... FAILED
+test b::works ... ok
+---- a::fails stdout ----
+PRIVATE HOST of a::fails: 9.5 s
+PRIVATE HOST of b::works: 12.0 s
+thread 'a::fails' (12) panicked at tests/it/a.rs:3:5:
+assertion failed: 1 == 2
+note: run with RUST_BACKTRACE=1
+END
+  same "test a::fails ... FAILED|thread 'a::fails' (12) panicked at tests/it/a.rs:3:5:|assertion failed: 1 == 2|note: run with RUST_BACKTRACE=1|" \
+    "$(failures "$work/log" | tr '\n' '|')" &&
+    same "12.0 s b::works|9.5 s a::fails|" "$(slowest "$work/log" | tr '\n' '|')"
+}
+
 check "counts cargo nextest" nextest
 check "counts a failing cargo nextest" nextest_failing
+check "tells what failed, and what took longest" what_failed
 check "counts cargo test, tests that start themselves again, and what they left out" cargo_test
 check "counts a script by its last line" script
 check "counts a script that ends badly after its last line" script_that_dies

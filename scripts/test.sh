@@ -229,7 +229,12 @@ run_suite() {
   [ "$code" != 124 ] && [ "$code" != 137 ] || echo "ended after $deadline s, its longest time" >>"$log"
   count "$log" "$code"
   result="$passed passed, $failed failed, $skipped skipped"
-  [ "$failed" = 0 ] || { tail -n 60 "$log" | sed 's/^/    | /'; printf '    all of it: %s\n' "$log"; }
+  if [ "$failed" != 0 ]; then
+    tail -n 60 "$log" | sed 's/^/    | /'
+    printf '    all of it: %s\n' "$log"
+    failed_what+=$(failures "$log" | sed "s/^/  $name: /")$'\n'
+  fi
+  took+=$(slowest "$log" | sed "s/^/  $name: /")$'\n'
   start=$(($(_now_ms) - start))
   printf '    %s (%s)\n' "$result" "$(seconds "$start")"
   all_passed=$((all_passed + passed)) all_failed=$((all_failed + failed)) all_skipped=$((all_skipped + skipped))
@@ -239,7 +244,7 @@ run_suite() {
 
 run_all() {
   local name deadline what begin=$SECONDS
-  all_passed=0 all_failed=0 all_skipped=0 table='' left_out=''
+  all_passed=0 all_failed=0 all_skipped=0 table='' left_out='' failed_what='' took=''
   stage "looking for what the tests need" "$root/scripts/setup.sh" --build --test 2>&1
   mkdir -p "$logs"
   as_user test -w "$logs" || chown "${SUDO_USER:-root}" "$target" "$logs"
@@ -252,6 +257,10 @@ run_all() {
   printf '\n%-13s %7s %7s %7s\n%s' suite passed failed skipped "$table"
   left_out=$(sort -u <<<"$left_out" | grep . || true)
   [ -z "$left_out" ] || printf '\nleft out:\n%s\n' "$left_out"
+  took=$(grep . <<<"$took" || true)
+  [ -z "$took" ] || printf '\nlongest over libvirt:\n%s\n' "$took"
+  failed_what=$(grep . <<<"$failed_what" || true)
+  [ -z "$failed_what" ] || printf '\nfailed:\n%s\n' "$failed_what"
   printf '\nall in %d min %d s\n' $(((SECONDS - begin) / 60)) $(((SECONDS - begin) % 60))
   printf '%d passed, %d failed, %d skipped\n' "$all_passed" "$all_failed" "$all_skipped"
   [ "$all_failed" = 0 ]

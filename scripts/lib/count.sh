@@ -14,6 +14,15 @@ skip_reasons() {
   fi
 }
 
+# Which tests failed and what they said of it, for the end of a long output.
+failures() {
+  sed -nE -e '/^(fail|FAIL) +/p' -e '/^test .* \.\.\. FAILED$/p' -e '/^ +(FAIL|TIMEOUT|SIG[A-Z]+) \[/p' \
+    -e '/^thread .* panicked at /{p;n;p;n;p}' -e '/^error(\[|:)/p' -e '/^ended after /p' "$1" | cut -c1-240 | awk '!seen[$0]++' | head -n 24
+}
+
+# The tests that held a private host for longest: "SECONDS s NAME".
+slowest() { sed -nE 's/^PRIVATE HOST of (.*): ([0-9.]+) s$/\2 s \1/p' "$1" | sort -rn | head -n 6; }
+
 own_totals() { grep -E '^[0-9]+ passed, [0-9]+ failed, [0-9]+ skipped$' "$1" | tail -n 1 | grep .; }
 
 # count LOG EXIT   sets passed, failed, skipped

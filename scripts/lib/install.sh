@@ -51,11 +51,15 @@ install_gvm() {
   is_changed=
   shift
   "$role/files/accounts.sh" "$@" | while read -r line; do note "$line"; done
-  mkdir -p "${binary%/*}" /etc/tmpfiles.d /etc/systemd/system
+  mkdir -p "${binary%/*}" /etc/tmpfiles.d /etc/modules-load.d /etc/systemd/system
   if put 0755 "$binary" <"$built"; then is_changed=yes; fi
   # From its first writing on it is the administrator's.
   [ -e /etc/gvm/gvm.toml ] || render gvm.toml | put 0644 /etc/gvm/gvm.toml
   render gvm.tmpfiles | put 0644 /etc/tmpfiles.d/gvm.conf || true
+  # Where it cannot be loaded, `gvm doctor` says why; a host without GPUs does well without.
+  if render gvm-vfio.conf | put 0644 /etc/modules-load.d/gvm-vfio.conf && has_systemd; then
+    systemctl restart systemd-modules-load.service || true
+  fi
   for unit in "${UNITS[@]}"; do
     if render "$unit" | put 0644 "/etc/systemd/system/$unit"; then is_changed=yes; fi
   done
@@ -172,6 +176,6 @@ uninstall_gvm() {
   local unit
   if has_systemd; then systemctl disable "${UNITS[@]}"; fi
   for unit in "${UNITS[@]}"; do rm -f "/etc/systemd/system/$unit"; done
-  rm -f /etc/tmpfiles.d/gvm.conf "$binary"
+  rm -f /etc/tmpfiles.d/gvm.conf /etc/modules-load.d/gvm-vfio.conf "$binary"
   if has_systemd; then systemctl daemon-reload; fi
 }

@@ -12,7 +12,7 @@ use gvm::api::types::VmView;
 
 use crate::support::run::until;
 use crate::support::site::{BOOT, CONFIG, Daemon, Site};
-use crate::support::skip::need_libvirt;
+use crate::support::skip::{is_long, need_libvirt, say};
 use crate::support::traces::{assert_bare, assert_no_trace, qemus, starts};
 
 /// What is asked of a machine.
@@ -137,13 +137,33 @@ const ENDING: &[Point] = &[
 #[test]
 fn making_starting_and_changing_survive_a_kill_at_every_step() {
     need_libvirt!();
-    survive(MAKING);
+    survive(&in_turn(MAKING));
 }
 
 #[test]
 fn stopping_restarting_and_deleting_survive_a_kill_at_every_step() {
     need_libvirt!();
-    survive(ENDING);
+    survive(&in_turn(ENDING));
+}
+
+/// All 70 kills; the two above make one for each step.
+#[test]
+fn every_story_survives_a_kill_at_every_step_that_it_passes() {
+    need_libvirt!();
+    if !is_long() {
+        let here = "e2e::kill::every_story_survives_a_kill_at_every_step_that_it_passes";
+        return say(here, "all stories at each step, not one in turn; a long variant (GVM_LONG=1)");
+    }
+    survive(&[MAKING, ENDING].concat());
+}
+
+/// Each step with one of its stories, another one at each.
+fn in_turn(points: &[Point]) -> Vec<Point> {
+    let turn = |(number, (step, stories)): (usize, &Point)| {
+        let story = number % stories.len();
+        (*step, &stories[story..=story])
+    };
+    points.iter().enumerate().map(turn).collect()
 }
 
 /// A machine of one point.

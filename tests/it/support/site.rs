@@ -15,7 +15,7 @@ use super::private_host::{PrivateHost, SOON, child_of, kill_pid};
 use super::run::{Ended, kill, run, run_with, until};
 
 /// For a guest of a few MiB to boot under emulation on a busy machine.
-pub const BOOT: Duration = Duration::from_secs(180);
+pub const BOOT: Duration = Duration::from_secs(300);
 
 /// How the tests' manager is set unless a test says otherwise: short waits, nothing probed.
 pub const CONFIG: &str = "[manager]\ntick_seconds = 1\nstop_grace_seconds = 1\naccelerator = 'emulation'\n";

@@ -28,6 +28,7 @@ mod nvml;
 pub mod steps;
 mod sysfs;
 mod uevent;
+mod vgpu;
 mod worker;
 
 use std::collections::BTreeSet;

@@ -10,6 +10,7 @@
 use std::collections::BTreeMap;
 
 use super::files::Files;
+use super::vgpu;
 use crate::model::card::pci::{
     Bar, Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor, is_bridge,
 };
@@ -91,11 +92,23 @@ pub(super) fn read(files: &Files, hanging: &Hanging) -> Found {
             }
         }
     }
+    name_made(&mut found.cards);
     if !found.nvswitches.is_empty() {
         let text = format!("the board has {} NVSwitches; gvm does not manage their partitions", found.nvswitches.len());
         found.findings.push(CardFinding { kind: CardFindingKind::NvSwitch, address: None, text });
     }
     found
+}
+
+/// The functions of one card name each other's types.
+fn name_made(cards: &mut [Card]) {
+    let owner = |card: &Card| card.physfn.unwrap_or(card.address);
+    let mut owners: Vec<PciAddress> = cards.iter().filter(|card| card.vgpu.is_some()).map(owner).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    for of in owners {
+        vgpu::name_made(cards.iter_mut().filter(|card| owner(card) == of).filter_map(|card| card.vgpu.as_mut()));
+    }
 }
 
 /// What is at an address, in the words of a finding.
@@ -216,7 +229,10 @@ impl<'a> Device<'a> {
             is_vfio: self.is_vfio(),
             physfn: self.files.link_name(&self.at("physfn")).and_then(|name| name.parse().ok()),
             sriov: self.sriov(),
-            has_mdev: self.files.exists(&self.at("mdev_supported_types")),
+            vgpu: match self.hangs {
+                Some(_) => None,
+                None => vgpu::read(self.files, &format!("{DEVICES}/{}", self.address)),
+            },
             is_boot_display: self.is_boot_display(),
             holders: Vec::new(),
             is_holders_complete: true,

@@ -12,6 +12,7 @@ pub mod blockers;
 pub mod function;
 pub mod identity;
 pub mod known;
+pub mod vgpu;
 pub mod xid;
 
 use std::collections::BTreeSet;
@@ -24,6 +25,7 @@ use super::pci::PciAddress;
 use super::pci::{Bar, Function, GroupMember, IommuGroup, Link, PciIds, Upstream, Vendor};
 use super::units::Mib;
 use blockers::Blocker;
+use vgpu::VgpuParent;
 
 /// How a card is used at the moment, by what it is bound to and divided into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -212,8 +214,9 @@ pub struct Card {
     pub physfn: Option<PciAddress>,
     /// Its virtual functions, where it can have some.
     pub sriov: Option<Sriov>,
-    /// True where it has mediated types (the older way of vGPU).
-    pub has_mdev: bool,
+    /// The vGPUs that this very function can carry and carries; of a card with virtual functions, theirs.
+    #[serde(default)]
+    pub vgpu: Option<VgpuParent>,
     /// True where the firmware chose it for the host's screen.
     pub is_boot_display: bool,
     /// Who has it open.
@@ -269,7 +272,7 @@ impl Card {
 
     /// Its mode by what is known of it.
     pub fn derive_mode(&self) -> CardMode {
-        let has_vgpu = self.has_mdev || self.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0);
+        let has_vgpu = self.vgpu.is_some() || self.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0);
         let is_mig = self.nvml.as_ref().and_then(|nvml| nvml.mig).is_some_and(|mig| mig.is_on);
         match &self.driver {
             _ if self.is_vfio => CardMode::Passthrough,

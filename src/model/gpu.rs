@@ -5,6 +5,7 @@
 
 mod name;
 mod request;
+mod vgpu;
 
 use std::fmt;
 
@@ -15,6 +16,7 @@ pub use super::pci::{Bar, GroupMember, PciAddress, PciError, Vendor};
 use super::units::Mib;
 use super::vm::Generation;
 pub use name::{ModelName, ModelWord};
+pub use vgpu::{VgpuGrade, VgpuSeries, VgpuTypeName};
 pub use request::{Closeness, GpuRequest, GpuRequestError, MAX_GPUS, MAX_KINDS, WholeCards};
 
 /// A card's stable identity: NVML's UUID (`GPU-...`) or, where no driver can be asked, `pci-<address>`.

@@ -37,7 +37,7 @@ fn card() -> Card {
         is_vfio: false,
         physfn: None,
         sriov: None,
-        has_mdev: false,
+        vgpu: None,
         is_boot_display: false,
         holders: Vec::new(),
         is_holders_complete: true,

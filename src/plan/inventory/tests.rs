@@ -38,7 +38,7 @@ fn card(address: &str, uuid: Option<&str>) -> Card {
         is_vfio: false,
         physfn: None,
         sriov: None,
-        has_mdev: false,
+        vgpu: None,
         is_boot_display: false,
         holders: Vec::new(),
         is_holders_complete: true,

@@ -45,7 +45,7 @@ pub fn card(address: &str) -> Card {
         is_vfio: false,
         physfn: None,
         sriov: None,
-        has_mdev: false,
+        vgpu: None,
         is_boot_display: false,
         holders: Vec::new(),
         is_holders_complete: true,

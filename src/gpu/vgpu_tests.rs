@@ -1,0 +1,97 @@
+//! Trees of both kinds, healthy and not.
+
+use super::super::tree_tests::Tree;
+use super::*;
+
+const VF: &str = "sys/bus/pci/devices/0000:c8:00.4";
+
+fn files(tree: &Tree) -> Files {
+    Files::below(&tree.path(""))
+}
+
+fn offers(parent: &VgpuParent) -> Vec<String> {
+    parent.offered.iter().map(|one| format!("{} {} x{}", one.id, one.name, one.available)).collect()
+}
+
+/// Case B-profile-list-separators.
+#[test]
+fn a_list_of_types_is_read_line_by_line() {
+    let read = |text: &str| type_list(text).iter().map(|one| format!("{}={}", one.id, one.name)).collect::<Vec<_>>();
+    assert_eq!(read("ID    : vGPU Name\n1519  : EX-3Q\n\n1523  : EX-6Q\n"), ["1519=EX-3Q", "1523=EX-6Q"]);
+    assert_eq!(read("ID : VGPU NAME\r\n  1519:NVIDIA   EX-3Q \r\n"), ["1519=EX-3Q"]);
+    let spaces = "1561 : NVIDIA RTX Pro 6000 Blackwell DC-1-24Q";
+    assert_eq!(read(spaces), ["1561=RTX Pro 6000 Blackwell DC-1-24Q"]);
+    for none in ["", "\n", "ID    : vGPU Name\n", "no colon", "0 : EX-3Q", "-1 : EX-3Q", "1519 :", "x : EX-3Q"] {
+        assert!(read(none).is_empty(), "{none:?}");
+    }
+    let many: String = (1..=600).map(|id| format!("{id} : EX-{id}Q\n")).collect();
+    assert_eq!(type_list(&many).len(), MAX_TYPES);
+}
+
+/// Case B-vendor-vfio.
+#[test]
+fn a_virtual_function_offers_types_or_has_one() {
+    let tree = Tree::new();
+    let list = "ID : vGPU Name\n1519 : EX-3Q\n1523 : EX-6Q\n";
+    tree.write(&format!("{VF}/nvidia/creatable_vgpu_types"), list);
+    tree.write(&format!("{VF}/nvidia/current_vgpu_type"), "0\n");
+    let mut free = read(&files(&tree), VF).unwrap();
+    assert_eq!(free.framework, VgpuFramework::VendorVfio);
+    assert_eq!(offers(&free), ["1519 EX-3Q x1", "1523 EX-6Q x1"]);
+    assert!(free.made.is_empty() && free.faults.is_empty());
+
+    // A function with a type lists the others no more; its neighbours know its name.
+    tree.write(&format!("{VF}/nvidia/creatable_vgpu_types"), "ID : vGPU Name\n");
+    tree.write(&format!("{VF}/nvidia/current_vgpu_type"), "1519\n");
+    tree.write(&format!("{VF}/nvidia/gpu_instance_id"), "3\n");
+    let mut used = read(&files(&tree), VF).unwrap();
+    assert_eq!((used.made[0].name.as_ref(), used.made[0].gpu_instance), (None, Some(3)));
+    name_made([&mut free, &mut used].into_iter());
+    assert_eq!(used.made[0].name, VgpuTypeName::parse("EX-3Q"));
+}
+
+#[test]
+fn what_cannot_be_read_is_no_free_function() {
+    let tree = Tree::new();
+    tree.write(&format!("{VF}/nvidia/creatable_vgpu_types"), [0xff, 0xfe]);
+    let parent = read(&files(&tree), VF).unwrap();
+    assert_eq!(parent.faults, [
+        "its list of types (creatable_vgpu_types) cannot be read",
+        "its type (current_vgpu_type) cannot be read"
+    ]);
+    tree.write(&format!("{VF}/nvidia/current_vgpu_type"), "nonsense");
+    assert_eq!(read(&files(&tree), VF).unwrap().faults.len(), 2);
+    assert_eq!(read(&files(&tree), "sys/bus/pci/devices/0000:c8:00.5"), None);
+}
+
+#[test]
+fn a_parent_of_mediated_devices_offers_what_is_available_by_name() {
+    let tree = Tree::new();
+    let types = format!("{VF}/mdev_supported_types");
+    let uuid = "c2177883-f1bb-47f0-914d-32a22e3a8804";
+    let describe = |id: &str, name: &str, available: &str, description: &str| {
+        tree.write(&format!("{types}/{id}/name"), name);
+        tree.write(&format!("{types}/{id}/available_instances"), available);
+        tree.write(&format!("{types}/{id}/description"), description);
+    };
+    let told = "num_heads=4, frl_config=60, framebuffer=4096M, max_resolution=7680x4320, max_instance=4\n";
+    describe("nvidia-746", "NVIDIA A2-4Q\n", "1\n", told);
+    describe("nvidia-747", "NVIDIA A2-8Q\n", "0\n", "");
+    // Half set up: no name yet.
+    tree.write(&format!("{types}/pci-575/available_instances"), "1\n");
+    // A sample driver of the kernel.
+    describe("mtty-2", "Dual port serial\n", "12\n", "");
+    describe("nvidia-9", "NVIDIA A2-1Q\n", "many\n", "");
+    tree.write(&format!("{types}/nvidia-747/devices/{uuid}/x"), "");
+    tree.write(&format!("{types}/nvidia-747/devices/not-a-uuid/x"), "");
+    let parent = read(&files(&tree), VF).unwrap();
+    assert_eq!(parent.framework, VgpuFramework::Mdev);
+    assert_eq!(offers(&parent), ["mtty-2 Dual port serial x12", "nvidia-746 A2-4Q x1", "nvidia-747 A2-8Q x0"]);
+    let first = &parent.offered[1];
+    assert_eq!((first.memory(), first.most), (Some(Mib(4096)), Some(4)));
+    assert_eq!(parent.offered[0].memory(), None);
+    let [made] = parent.made.as_slice() else { panic!("{parent:?}") };
+    assert_eq!((made.uuid, made.type_id.as_str()), (Uuid::try_parse(uuid).ok(), "nvidia-747"));
+    assert_eq!(made.name, VgpuTypeName::parse("A2-8Q"));
+    assert_eq!(parent.faults, ["how many A2-1Q it can carry (available_instances) cannot be read"]);
+}

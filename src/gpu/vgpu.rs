@@ -53,7 +53,12 @@ fn vendor(files: &Files, folder: &str) -> VgpuParent {
             let id = id.to_string();
             let name = offered.iter().find(|offered| offered.id == id).map(|offered| offered.name.clone());
             let instance = files.number(&format!("{folder}/gpu_instance_id"));
-            Some(MadeVgpu { uuid: None, type_id: id, name, gpu_instance: instance.and_then(|id| u32::try_from(id).ok()) })
+            Some(MadeVgpu {
+                uuid: None,
+                type_id: id,
+                name,
+                gpu_instance: instance.and_then(|id| u32::try_from(id).ok()),
+            })
         }
         // Whether it is free is not known.
         Some(Err(_)) | None => {
@@ -99,7 +104,13 @@ fn mediated(files: &Files, folder: &str) -> Option<VgpuParent> {
         };
         let description = files.text(&at("description")).unwrap_or_default();
         let (memory, most) = (told(&description, "framebuffer").map(Mib), told(&description, "max_instance"));
-        parent.offered.push(OfferedType { id, name, available, memory, most: most.and_then(|n| u32::try_from(n).ok()) });
+        parent.offered.push(OfferedType {
+            id,
+            name,
+            available,
+            memory,
+            most: most.and_then(|n| u32::try_from(n).ok()),
+        });
     }
     parent.made.sort_by_key(|made| made.uuid);
     Some(parent)

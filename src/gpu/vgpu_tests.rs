@@ -55,10 +55,10 @@ fn what_cannot_be_read_is_no_free_function() {
     let tree = Tree::new();
     tree.write(&format!("{VF}/nvidia/creatable_vgpu_types"), [0xff, 0xfe]);
     let parent = read(&files(&tree), VF).unwrap();
-    assert_eq!(parent.faults, [
-        "its list of types (creatable_vgpu_types) cannot be read",
-        "its type (current_vgpu_type) cannot be read"
-    ]);
+    assert_eq!(
+        parent.faults,
+        ["its list of types (creatable_vgpu_types) cannot be read", "its type (current_vgpu_type) cannot be read"]
+    );
     tree.write(&format!("{VF}/nvidia/current_vgpu_type"), "nonsense");
     assert_eq!(read(&files(&tree), VF).unwrap().faults.len(), 2);
     assert_eq!(read(&files(&tree), "sys/bus/pci/devices/0000:c8:00.5"), None);

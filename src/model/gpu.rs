@@ -16,8 +16,8 @@ pub use super::pci::{Bar, GroupMember, PciAddress, PciError, Vendor};
 use super::units::Mib;
 use super::vm::Generation;
 pub use name::{ModelName, ModelWord};
-pub use vgpu::{VgpuGrade, VgpuSeries, VgpuTypeName};
 pub use request::{Closeness, GpuRequest, GpuRequestError, MAX_GPUS, MAX_KINDS, WholeCards};
+pub use vgpu::{VgpuGrade, VgpuSeries, VgpuTypeName};
 
 /// A card's stable identity: NVML's UUID (`GPU-...`) or, where no driver can be asked, `pci-<address>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -6,5 +6,6 @@ pub mod inventory;
 pub mod pages;
 pub mod place;
 pub mod subnet;
+pub mod vgpu;
 pub mod vm;
 pub mod window;

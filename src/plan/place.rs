@@ -31,6 +31,7 @@ use std::collections::HashMap;
 use crate::model::gpu::{GpuDevice, GpuId, GpuRequest, LeaseState, Partition, WholeCards};
 pub use offers::{Offer, offers};
 use search::Term;
+pub use search::as_sold;
 use units::{Unit, Units};
 pub use why::{CardWhy, Reason, TermCount, UnknownModel, WhyKind, WhyNot};
 

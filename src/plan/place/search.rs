@@ -46,8 +46,13 @@ const SOLD_STEP: u64 = 4 << 10;
 /// True where a card that tells `memory` is sold as one of `size` at least: `48GiB` gets an L40S, which tells 46068 MiB;
 /// `41GiB` does not get a card of 40 GiB.
 pub(super) const fn is_as_sold(Mib(memory): Mib, Mib(size): Mib) -> bool {
-    let is_rounding = size <= memory.div_ceil(SOLD_STEP).saturating_mul(SOLD_STEP);
-    memory >= size || is_rounding && memory.saturating_mul(100) >= size.saturating_mul(TOLD_OF_SOLD)
+    let Mib(sold) = as_sold(Mib(memory));
+    memory >= size || size <= sold && memory.saturating_mul(100) >= size.saturating_mul(TOLD_OF_SOLD)
+}
+
+/// The size that a card is sold with which tells `memory`.
+pub const fn as_sold(Mib(memory): Mib) -> Mib {
+    Mib(memory.div_ceil(SOLD_STEP).saturating_mul(SOLD_STEP))
 }
 
 /// The terms that a model fits, a bit for each.

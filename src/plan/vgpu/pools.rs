@@ -1,0 +1,84 @@
+//! From the cards of a look and the leases to pools.
+
+use uuid::Uuid;
+
+use super::{Parent, Taken, VgpuPool};
+use crate::model::card::Card;
+use crate::model::card::vgpu::MadeVgpu;
+use crate::model::gpu::{GpuId, VgpuTypeName};
+use crate::model::pci::PciAddress;
+use crate::model::units::Mib;
+use crate::plan::place::as_sold;
+
+/// A vGPU that a lease has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VgpuHeld {
+    /// The function that carries it.
+    pub parent: PciAddress,
+    /// Which of the function's, where it can carry several.
+    pub uuid: Option<Uuid>,
+    /// Its type.
+    pub name: VgpuTypeName,
+}
+
+/// The cards that are divided into vGPUs, by address. `id` says what a card is called for life.
+pub fn pools(cards: &[Card], held: &[VgpuHeld], id: impl Fn(&Card) -> GpuId) -> Vec<VgpuPool> {
+    let whole = cards.iter().filter(|card| !card.is_vf());
+    let mut pools: Vec<VgpuPool> = whole.filter_map(|card| pool(card, cards, held, id(card))).collect();
+    pools.sort_by_key(|pool| pool.bdf);
+    pools
+}
+
+fn pool(card: &Card, cards: &[Card], held: &[VgpuHeld], gpu: GpuId) -> Option<VgpuPool> {
+    let is_its = |other: &&Card| other.address == card.address || other.physfn == Some(card.address);
+    let mut parents: Vec<Parent> =
+        cards.iter().filter(is_its).filter_map(|function| parent(function, card, held)).collect();
+    parents.sort_by_key(|parent| parent.address);
+    let blocked = match card.health.is_good() {
+        true => None,
+        false => Some("the card does not answer".to_owned()),
+    };
+    let memory = card.memory.filter(|memory| !memory.is_estimated()).map(|memory| as_sold(memory.size));
+    (!parents.is_empty()).then(|| VgpuPool {
+        gpu,
+        bdf: card.address,
+        model: card.model.clone(),
+        memory,
+        is_mixed: false,
+        parents,
+        blocked,
+    })
+}
+
+fn parent(function: &Card, card: &Card, held: &[VgpuHeld]) -> Option<Parent> {
+    let facts = function.vgpu.as_ref()?;
+    let memory_of = |name: &VgpuTypeName| {
+        let told = facts.offered.iter().find(|offered| offered.name == *name).and_then(|offered| offered.memory());
+        told.or_else(|| name.grade().map(|grade| grade.memory))
+    };
+    let is_single = function.is_vf();
+    let here: Vec<&VgpuHeld> = held.iter().filter(|held| held.parent == function.address).collect();
+    let is_leased = |made: &MadeVgpu| here.iter().any(|held| is_single || held.uuid == made.uuid);
+    let made = facts.made.iter().map(|made| {
+        let memory: Option<Mib> = made.name.as_ref().and_then(memory_of);
+        Taken { name: made.name.clone(), memory, is_ours: is_leased(made), is_made: true }
+    });
+    let is_made = |held: &VgpuHeld| facts.made.iter().any(|made| is_single || made.uuid == held.uuid);
+    let coming = here.iter().filter(|held| !is_made(held)).map(|held| Taken {
+        name: Some(held.name.clone()),
+        memory: memory_of(&held.name),
+        is_ours: true,
+        is_made: false,
+    });
+    let fault = facts.faults.first().cloned().or_else(|| match () {
+        () if function.is_vf() && function.driver.is_none() => Some("no driver has it".to_owned()),
+        // Its driver alone makes vGPUs on it.
+        () if function.is_vf() && function.driver != card.driver => {
+            Some(format!("it is with another driver ({}) than its card", function.driver.as_deref().unwrap_or("none")))
+        }
+        () if !function.health.is_good() => Some("it does not answer".to_owned()),
+        () => None,
+    });
+    let taken = made.chain(coming).collect();
+    Some(Parent { address: function.address, is_single, offered: facts.offered.clone(), taken, fault })
+}

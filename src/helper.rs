@@ -1,7 +1,7 @@
 //! The child mode for kernel writes that can block: `gvm helper`.
 //!
 //! ```text
-//!   manager --starts--> gvm helper bind|restore --root / ADDRESS... --writes--> /sys
+//!   manager --starts--> gvm helper bind|restore|make-vgpu|remove-vgpu --root / ADDRESS... --writes--> /sys
 //!           <--lines of JSON: what it is about to do, what it has done--+
 //! ```
 //!
@@ -16,16 +16,30 @@ use std::time::Duration;
 
 use crate::gpu::steps::{Progress, Steps};
 use crate::model::card::function::DriverJob;
+use crate::model::card::vgpu::VgpuJob;
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Job {
+    /// Functions change their drivers.
+    Driver(DriverJob),
+    /// A vGPU is made or taken away.
+    Vgpu(VgpuJob),
+}
 
 /// Does a job and tells about it on standard output.
-pub fn run(root: &Path, patience: Duration, job: &DriverJob) -> ExitCode {
+pub fn run(root: &Path, patience: Duration, job: &Job) -> ExitCode {
     let mut lines = 0_u32;
     let mut tell = |progress: &Progress| {
         say(progress);
         lines += 1;
         hold(lines);
     };
-    let done = Steps::new(root, patience, &mut tell).run(job);
+    let mut steps = Steps::new(root, patience, &mut tell);
+    let done = match job {
+        Job::Driver(job) => steps.run(job),
+        Job::Vgpu(job) => steps.run_vgpu(job),
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -55,7 +55,6 @@ use self::output::{Color, Format, Output, Talk};
 use crate::api::client::Client;
 use crate::api::error::ErrorCode;
 use crate::config::{Config, ConfigError};
-use crate::model::card::function::DriverJob;
 
 /// Personal GPU computers from a shared server
 ///
@@ -197,7 +196,7 @@ impl Cli {
     }
 
     /// What the helper is to do, where it is asked for: below which root, with how much time for each function.
-    pub fn helper(&self) -> Option<(PathBuf, Duration, DriverJob)> {
+    pub fn helper(&self) -> Option<(PathBuf, Duration, crate::helper::Job)> {
         match &self.command {
             Command::Helper(command) => Some(command.parts()),
             _ => None,

@@ -12,6 +12,8 @@
 //! about to do before it does it. What is already as wished is left alone, so that each job can be done again from
 //! wherever its last doing was ended.
 
+mod vgpu;
+
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
@@ -278,7 +280,11 @@ impl<'a> Steps<'a> {
     fn refuse_if_held(&self, address: PciAddress) -> Result<(), StepError> {
         let mut nodes = Nodes::default();
         nodes.add_function(0, &self.files, address, self.device(address).group_number());
-        let search = holders::look_for(&self.files, &nodes);
+        self.refuse_if_open(address, &nodes)
+    }
+
+    fn refuse_if_open(&self, address: PciAddress, nodes: &Nodes) -> Result<(), StepError> {
+        let search = holders::look_for(&self.files, nodes);
         match (search.found.first(), search.incomplete) {
             (Some((_, holder)), _) => Err(StepError::refused(format!("{address} is in use: {}", holder.words()))),
             (None, Some(why)) => {
@@ -288,16 +294,20 @@ impl<'a> Steps<'a> {
         }
     }
 
-    /// One line by one write, as the kernel wants it; no file is made where there is none.
     fn write(&mut self, address: PciAddress, file: &str, value: &str) -> Result<(), StepError> {
+        let written = self.put(address, file, value);
+        written.map_err(|e| StepError::failed(format!("{address}: {}: {}", writing(file, value), told(&e))))
+    }
+
+    /// One line by one write, as the kernel wants it; no file is made where there is none.
+    fn put(&mut self, address: PciAddress, file: &str, value: &str) -> io::Result<()> {
         (self.tell)(&Progress::Write { address, file: file.to_owned(), value: value.to_owned() });
         let line = format!("{value}\n");
         let open = OpenOptions::new().write(true).truncate(true).open(self.files.path(file));
-        let written = open.and_then(|mut file| match file.write(line.as_bytes())? {
+        open.and_then(|mut file| match file.write(line.as_bytes())? {
             count if count == line.len() => Ok(()),
             _ => Err(io::ErrorKind::WriteZero.into()),
-        });
-        written.map_err(|e| StepError::failed(format!("{address}: {}: {}", writing(file, value), told(&e))))?;
+        })?;
         (self.tell)(&Progress::Wrote { address, file: file.to_owned() });
         Ok(())
     }

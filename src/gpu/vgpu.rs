@@ -69,6 +69,13 @@ fn vendor(files: &Files, folder: &str) -> VgpuParent {
     VgpuParent { framework: VgpuFramework::VendorVfio, offered, made: made.into_iter().collect(), faults }
 }
 
+/// Numbers and names that a virtual function lists.
+pub(super) fn listed(files: &Files, folder: &str) -> Vec<(u32, VgpuTypeName)> {
+    let list = files.whole(&format!("{folder}/creatable_vgpu_types"), MAX_LIST).unwrap_or_default();
+    let types = type_list(&String::from_utf8_lossy(&list));
+    types.into_iter().filter_map(|offered| Some((offered.id.parse().ok()?, offered.name))).collect()
+}
+
 /// `1145  : NVIDIA L40S-1B` line by line; headers and empty lines are no types.
 pub(super) fn type_list(text: &str) -> Vec<OfferedType> {
     let line = |line: &str| {
@@ -82,15 +89,36 @@ pub(super) fn type_list(text: &str) -> Vec<OfferedType> {
 
 // --- mediated devices ------------------------------------------------------------------------------------------------
 
-fn mediated(files: &Files, folder: &str) -> Option<VgpuParent> {
-    let mut types = files.names(folder, MAX_TYPES)?;
+/// A type of a parent as it lies in its folder.
+pub(super) struct TypeFolder {
+    /// Below the root.
+    pub(super) path: String,
+    /// What the kernel calls it.
+    id: String,
+    /// Its name; a parent that is being set up shows types without one for a moment.
+    pub(super) name: Option<VgpuTypeName>,
+}
+
+/// The types in a parent's `mdev_supported_types`.
+pub(super) fn type_folders(files: &Files, folder: &str) -> Vec<TypeFolder> {
+    let mut types = files.names(folder, MAX_TYPES).unwrap_or_default();
     types.sort_unstable();
+    let folder = |id: String| {
+        let path = format!("{folder}/{id}");
+        let name = files.text(&format!("{path}/name")).and_then(|text| VgpuTypeName::parse(&text));
+        TypeFolder { path, id, name }
+    };
+    types.into_iter().map(folder).collect()
+}
+
+fn mediated(files: &Files, folder: &str) -> Option<VgpuParent> {
+    if !files.exists(folder) {
+        return None;
+    }
     let mut parent =
         VgpuParent { framework: VgpuFramework::Mdev, offered: Vec::new(), made: Vec::new(), faults: Vec::new() };
-    for id in types {
-        let at = |name: &str| format!("{folder}/{id}/{name}");
-        // A parent that is being set up shows types without names for a moment.
-        let name = files.text(&at("name")).and_then(|text| VgpuTypeName::parse(&text));
+    for TypeFolder { path, id, name } in type_folders(files, folder) {
+        let at = |name: &str| format!("{path}/{name}");
         let devices = files.names(&at("devices"), MAX_MDEVS).unwrap_or_default();
         for uuid in devices.iter().filter_map(|uuid| Uuid::try_parse(uuid).ok()) {
             let made = MadeVgpu { uuid: Some(uuid), type_id: id.clone(), name: name.clone(), gpu_instance: None };

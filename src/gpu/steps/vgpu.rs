@@ -1,0 +1,253 @@
+//! The writes by which vGPUs are made and taken away: what `gvm helper make-vgpu` and `remove-vgpu` do.
+//!
+//! ```text
+//!   vendor's VFIO   make:    VF/nvidia/current_vgpu_type = ID, read back          EPERM: it has a type already
+//!                   remove:  VF/nvidia/current_vgpu_type = 0, again until taken   EIO: no memory left on the card
+//!   mediated        make:    mdev_supported_types/TYPE/create = UUID, wait for the device
+//!                   remove:  sys/bus/mdev/devices/UUID/remove = 1, again until taken
+//! ```
+//! Types are looked up by name each time: numbers change with the driver, lists with what the card carries. The driver
+//! takes a moment to let go of a vGPU whose machine has ended, so a refused removal is tried again. What a process has
+//! open is never taken away: that blocks in the kernel.
+
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+
+use super::{Change, DEVICES, PAUSE, StepError, Steps, seconds, told};
+use crate::gpu::holders::Nodes;
+use crate::gpu::vgpu::{self, TypeFolder};
+use crate::model::card::vgpu::{VgpuJob, VgpuSite};
+use crate::model::gpu::{PciAddress, VgpuTypeName};
+
+const MDEVS: &str = "sys/bus/mdev/devices";
+
+/// Between two tries to take a vGPU away.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Virtual functions of one card; more are not asked for the name of a type.
+const MAX_VFS: u32 = 256;
+
+impl Steps<'_> {
+    /// Makes a vGPU, or takes one away.
+    ///
+    /// # Errors
+    /// Where it must not be done, or the kernel does not do it.
+    pub fn run_vgpu(&mut self, job: &VgpuJob) -> Result<(), StepError> {
+        let VgpuSite { parent, uuid } = job.site();
+        let until = self.begin(parent)?;
+        let is_vendor = self.files.exists(&format!("{DEVICES}/{parent}/nvidia/current_vgpu_type"));
+        let change = match (job, uuid) {
+            (_, None) if !is_vendor => {
+                let text = format!("{parent} is no virtual function that takes types (nvidia/current_vgpu_type)");
+                return Err(StepError::refused(text));
+            }
+            (VgpuJob::Make { name, .. }, None) => self.set_type(parent, name, until),
+            (VgpuJob::Remove { name, .. }, None) => self.clear_type(parent, name, until),
+            (VgpuJob::Make { name, .. }, Some(uuid)) => self.create(parent, &uuid.to_string(), name, until),
+            (VgpuJob::Remove { name, .. }, Some(uuid)) => self.destroy(parent, &uuid.to_string(), name, until),
+        };
+        self.done(parent, change?)
+    }
+
+    // --- types written to virtual functions ---------------------------------------------------------------------------
+
+    fn set_type(&mut self, vf: PciAddress, name: &VgpuTypeName, until: Instant) -> Result<Change, StepError> {
+        let file = format!("{DEVICES}/{vf}/nvidia/current_vgpu_type");
+        let current = self.current_type(vf, until)?;
+        let wanted = self.number_of(vf, name);
+        if current != 0 {
+            return match wanted {
+                Some(id) if id == current => Ok(Change::None),
+                _ => {
+                    let other =
+                        self.name_of(vf, current).map_or_else(|| format!("type {current}"), |it| it.to_string());
+                    Err(StepError::refused(format!("{vf} carries a vGPU already ({other}), so it gets no {name}")))
+                }
+            };
+        }
+        let Some(id) = wanted else {
+            let offered = self.offered(vf);
+            let has = if offered.is_empty() { "nothing at the moment".to_owned() } else { offered.join(", ") };
+            return Err(StepError::failed(format!("{vf} does not offer {name} now: it offers {has}")));
+        };
+        if let Err(error) = self.put(vf, &file, &id.to_string()) {
+            let why = match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EPERM) => "it has a type already, says the driver (EPERM)".to_owned(),
+                Some(Errno::EIO) => "not enough memory is left on its card (EIO)".to_owned(),
+                _ => told(&error),
+            };
+            return Err(StepError::failed(format!("{vf} does not become {name}: {why}")));
+        }
+        match self.current_type(vf, until)? {
+            now if now == id => Ok(Change::Made),
+            now => Err(StepError::failed(format!("{vf} was told to become {name} ({id}) and reads {now}"))),
+        }
+    }
+
+    fn clear_type(&mut self, vf: PciAddress, name: &VgpuTypeName, until: Instant) -> Result<Change, StepError> {
+        let file = format!("{DEVICES}/{vf}/nvidia/current_vgpu_type");
+        let current = self.current_type(vf, until)?;
+        if current == 0 {
+            return Ok(Change::None);
+        }
+        // A full card lists no names at all; then it must be the one that is meant.
+        if let Some(other) = self.name_of(vf, current).filter(|other| other != name) {
+            return Err(StepError::refused(format!("{vf} carries {other} by now, and not {name}: it is left alone")));
+        }
+        self.refuse_if_held(vf)?;
+        self.again(vf, &file, "0", until, |steps| steps.current_type(vf, until).is_ok_and(|now| now == 0))?;
+        Ok(Change::Made)
+    }
+
+    /// The number of the type that a function has; 0 for none.
+    fn current_type(&self, vf: PciAddress, until: Instant) -> Result<u32, StepError> {
+        let file = format!("{DEVICES}/{vf}/nvidia/current_vgpu_type");
+        loop {
+            // Empty for a moment while the driver changes it.
+            match self.files.text(&file).and_then(|text| text.parse().ok()) {
+                Some(id) => return Ok(id),
+                None if Instant::now() > until => {
+                    return Err(StepError::failed(format!("{vf}: its type cannot be read (/{file})")));
+                }
+                None => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    fn offered(&self, vf: PciAddress) -> Vec<String> {
+        vgpu::listed(&self.files, &format!("{DEVICES}/{vf}/nvidia"))
+            .into_iter()
+            .map(|(_, name)| name.to_string())
+            .collect()
+    }
+
+    /// The function itself, and its neighbours behind the same card.
+    fn neighbours(&self, vf: PciAddress) -> impl Iterator<Item = String> {
+        let own = format!("{DEVICES}/{vf}/nvidia");
+        let other = move |number: u32| format!("{DEVICES}/{vf}/physfn/virtfn{number}/nvidia");
+        std::iter::once(own).chain((0..MAX_VFS).map(other))
+    }
+
+    fn number_of(&self, vf: PciAddress, name: &VgpuTypeName) -> Option<u32> {
+        let folders = self.neighbours(vf).take_while(|folder| self.files.exists(folder));
+        let mut all = folders.flat_map(|folder| vgpu::listed(&self.files, &folder));
+        all.find(|(_, listed)| listed == name).map(|(id, _)| id)
+    }
+
+    fn name_of(&self, vf: PciAddress, id: u32) -> Option<VgpuTypeName> {
+        let folders = self.neighbours(vf).take_while(|folder| self.files.exists(folder));
+        let mut all = folders.flat_map(|folder| vgpu::listed(&self.files, &folder));
+        all.find(|(listed, _)| *listed == id).map(|(_, name)| name)
+    }
+
+    // --- mediated devices ---------------------------------------------------------------------------------------------
+
+    fn create(
+        &mut self,
+        parent: PciAddress,
+        uuid: &str,
+        name: &VgpuTypeName,
+        until: Instant,
+    ) -> Result<Change, StepError> {
+        if let Some(there) = self.made(uuid) {
+            return match there == (Some(parent), Some(name.clone())) {
+                true => Ok(Change::None),
+                false => {
+                    Err(StepError::refused(format!("there is a mediated device {uuid} already, and it is no {name}")))
+                }
+            };
+        }
+        let folder = self.type_folder(parent, name, until)?;
+        let create = self.put(parent, &format!("{folder}/create"), uuid);
+        if let Err(error) = create {
+            let left = self.files.text(&format!("{folder}/available_instances")).unwrap_or_default();
+            let why = if left == "0" { "none is available".to_owned() } else { told(&error) };
+            return Err(StepError::failed(format!("{parent} makes no {name}: {why}")));
+        }
+        while self.made(uuid).is_none() {
+            if Instant::now() > until {
+                let text = format!("{parent}: {name} {uuid} has not come within {}", seconds(self.patience));
+                return Err(StepError::failed(text));
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok(Change::Made)
+    }
+
+    fn destroy(
+        &mut self,
+        parent: PciAddress,
+        uuid: &str,
+        name: &VgpuTypeName,
+        until: Instant,
+    ) -> Result<Change, StepError> {
+        let Some(there) = self.made(uuid) else { return Ok(Change::None) };
+        if there != (Some(parent), Some(name.clone())) {
+            return Err(StepError::refused(format!(
+                "the mediated device {uuid} is no {name} of {parent}: it is left alone"
+            )));
+        }
+        let group = self.files.link_name(&format!("{MDEVS}/{uuid}/iommu_group"));
+        let mut nodes = Nodes::default();
+        nodes.add(0, group.map(|number| format!("/dev/vfio/{number}")));
+        self.refuse_if_open(parent, &nodes)?;
+        let gone = |steps: &Self| steps.made(uuid).is_none();
+        self.again(parent, &format!("{MDEVS}/{uuid}/remove"), "1", until, gone)?;
+        Ok(Change::Made)
+    }
+
+    /// Parent and type of a mediated device that is there.
+    fn made(&self, uuid: &str) -> Option<(Option<PciAddress>, Option<VgpuTypeName>)> {
+        let device = std::fs::canonicalize(self.files.path(&format!("{MDEVS}/{uuid}"))).ok()?;
+        let parent = device.parent().and_then(|parent| parent.file_name()?.to_str()?.parse().ok());
+        let name = self.files.text(&format!("{MDEVS}/{uuid}/mdev_type/name"));
+        Some((parent, name.and_then(|name| VgpuTypeName::parse(&name))))
+    }
+
+    /// The folder of a type. A parent that is being set up shows types without names; that is waited out.
+    fn type_folder(&self, parent: PciAddress, name: &VgpuTypeName, until: Instant) -> Result<String, StepError> {
+        let folder = format!("{DEVICES}/{parent}/mdev_supported_types");
+        loop {
+            let all = vgpu::type_folders(&self.files, &folder);
+            let found = all.iter().find(|one| one.name.as_ref() == Some(name));
+            if let Some(TypeFolder { path, .. }) = found {
+                return Ok(path.clone());
+            }
+            let is_settled = !all.is_empty() && all.iter().all(|one| one.name.is_some());
+            if is_settled || Instant::now() > until {
+                let names: Vec<_> = all.iter().filter_map(|one| one.name.as_ref()).map(ToString::to_string).collect();
+                let has = if names.is_empty() { "no type at all".to_owned() } else { names.join(", ") };
+                return Err(StepError::failed(format!("{parent} does not offer {name}: it offers {has}")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Writes until it is as wished.
+    fn again(
+        &mut self,
+        address: PciAddress,
+        file: &str,
+        value: &str,
+        until: Instant,
+        is_so: impl Fn(&Self) -> bool,
+    ) -> Result<(), StepError> {
+        loop {
+            let written = self.put(address, file, value);
+            if is_so(self) {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                let why = written.err().map_or_else(|| "the driver does not let go".to_owned(), |error| told(&error));
+                let patience = seconds(self.patience);
+                return Err(StepError::failed(format!("{address} was not freed within {patience} (/{file}): {why}")));
+            }
+            std::thread::sleep(AGAIN.min(self.patience / 10));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "vgpu_tests.rs"]
+mod tests;

@@ -27,6 +27,7 @@ use super::sysfs::slot;
 use super::{BindError, GpuError, GpuOptions, function};
 use crate::child::{self, ChildCall};
 use crate::model::card::function::{DriverJob, FunctionState};
+use crate::model::card::vgpu::VgpuJob;
 use crate::model::gpu::PciAddress;
 
 /// Reads of a few files, and a search for holders that ends by itself before.
@@ -96,11 +97,27 @@ impl Claims {
             self.ensure_vfio().await?;
         }
         let job = function::in_order(job, looks);
-        self.help(&taken, &job).await?;
+        let (verb, functions): (_, Vec<String>) = match &job {
+            DriverJob::Bind(addresses) => ("bind", addresses.iter().map(ToString::to_string).collect()),
+            DriverJob::Restore(all) => ("restore", all.iter().map(ToString::to_string).collect()),
+        };
+        self.help(&taken, verb, functions).await?;
         match self.look(&job).await?.first() {
             None => Ok(()),
             Some(look) => Err(BindError::Failed(format!("{}: its driver has changed again meanwhile", look.address))),
         }
+    }
+
+    /// Makes a vGPU, or takes one away. The helper looks first: what is as wished is left alone, what somebody has open
+    /// as well.
+    pub(super) async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError> {
+        self.adopt().await.map_err(|error| BindError::Transient(error.to_string()))?;
+        let taken = self.flights.begin(&[job.site().parent])?;
+        let (verb, name) = match job {
+            VgpuJob::Make { name, .. } => ("make-vgpu", name),
+            VgpuJob::Remove { name, .. } => ("remove-vgpu", name),
+        };
+        self.help(&taken, verb, vec![job.site().to_string(), name.to_string()]).await
     }
 
     /// The functions that are not as wished yet, and may be changed.
@@ -140,9 +157,10 @@ impl Claims {
     }
 
     /// Runs the helper, with a deadline for each function.
-    async fn help(&self, taken: &Taken, job: &DriverJob) -> Result<(), BindError> {
+    async fn help(&self, taken: &Taken, verb: &str, words: Vec<String>) -> Result<(), BindError> {
         let cannot = |error: std::io::Error| BindError::Transient(format!("the helper cannot be run: {error}"));
-        let mut call = ChildCall::new(&self.options.helper, self.options.bind_patience).args(self.arguments(job));
+        let mut call =
+            ChildCall::new(&self.options.helper, self.options.bind_patience).args(self.arguments(verb, words));
         let mut child = call.command().stderr(Stdio::null()).spawn().map_err(cannot)?;
         taken.runs(child.id().and_then(Process::of));
         let Some(stdout) = child.stdout.take() else { return Err(cannot(std::io::ErrorKind::BrokenPipe.into())) };
@@ -182,17 +200,13 @@ impl Claims {
         }
     }
 
-    fn arguments(&self, job: &DriverJob) -> Vec<std::ffi::OsString> {
+    fn arguments(&self, verb: &str, words: Vec<String>) -> Vec<std::ffi::OsString> {
         // Its own patience ends before ours, so that it can still say what did not come.
         let own = self.options.bind_patience.mul_f32(0.8).as_millis().to_string();
-        let (verb, functions): (_, Vec<String>) = match job {
-            DriverJob::Bind(addresses) => ("bind", addresses.iter().map(ToString::to_string).collect()),
-            DriverJob::Restore(all) => ("restore", all.iter().map(ToString::to_string).collect()),
-        };
         let mut all: Vec<std::ffi::OsString> = ["helper", verb, "--root"].map(Into::into).into();
         all.push(self.options.root.clone().into());
         all.extend(["--patience-ms", &own, "--"].map(Into::into));
-        all.extend(functions.into_iter().map(Into::into));
+        all.extend(words.into_iter().map(Into::into));
         all
     }
 

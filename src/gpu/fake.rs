@@ -3,6 +3,7 @@
 //! A clone is the same host: it lives on when a manager is dropped, as cards do when one crashes.
 
 mod change;
+mod vgpu;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 use super::sysfs::slot;
 use super::{BindError, GpuBackend, GpuError};
 use crate::model::card::function::{FunctionState, Restore};
+use crate::model::card::vgpu::VgpuJob;
 use crate::model::card::{Discovery, Holder, NvmlFacts};
 use crate::model::gpu::PciAddress;
 
@@ -39,6 +41,7 @@ struct State {
     next_restore: Option<BindError>,
     stuck: BTreeSet<PciAddress>,
     lost_at_restore: BTreeSet<PciAddress>,
+    next_vgpu: Option<BindError>,
     /// What NVML knows again when a card comes back from VFIO.
     nvml: BTreeMap<PciAddress, NvmlFacts>,
     binds: BTreeMap<PciAddress, usize>,
@@ -100,6 +103,11 @@ impl FakeGpus {
     /// The next `restore` that has something to do fails so, and changes nothing.
     pub fn fail_next_restore(&self, error: BindError) {
         self.state().next_restore = Some(error);
+    }
+
+    /// The next vGPU that is to be made or taken away is not, and fails so.
+    pub fn fail_next_vgpu(&self, error: BindError) {
+        self.state().next_vgpu = Some(error);
     }
 
     /// Changes do not come back from here on, until [`Self::recover`]: a manager can be dropped meanwhile. What they were
@@ -206,5 +214,10 @@ impl GpuBackend for FakeGpus {
     async fn restore(&self, functions: &[Restore]) -> Result<(), BindError> {
         let _changing = self.begin(functions.iter().map(|one| one.address).collect()).await?;
         self.state().restore(functions)
+    }
+
+    async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError> {
+        let _changing = self.begin(vec![job.site().parent]).await?;
+        self.state().vgpu(job)
     }
 }

@@ -19,6 +19,7 @@ use super::BindError;
 use super::files::{self, Files};
 use super::sysfs::{Hanging, slot};
 use crate::model::card::function::Restore;
+use crate::model::card::vgpu::VgpuSite;
 use crate::model::gpu::PciAddress;
 
 /// A helper that nobody waits for any more - it was killed, or is an earlier manager's - hangs when it is there for longer.
@@ -199,12 +200,14 @@ fn leftovers(root: &Path) -> Vec<(Process, BTreeSet<PciAddress>)> {
 /// The slots on a helper's command line, where it is one.
 fn slots_of(root: &Path, command_line: &[u8]) -> Option<BTreeSet<PciAddress>> {
     let mut words = command_line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok()).skip(1);
-    if words.next()? != "helper" || !matches!(words.next()?, "bind" | "restore") {
+    if words.next()? != "helper" || !matches!(words.next()?, "bind" | "restore" | "make-vgpu" | "remove-vgpu") {
         return None;
     }
     let words: Vec<&str> = words.collect();
     let is_here = words.windows(2).any(|pair| matches!(pair, ["--root", at] if Path::new(at) == root));
-    let address = |word: &&str| word.parse().ok().or_else(|| Some(word.parse::<Restore>().ok()?.address)).map(slot);
+    let of_site = |word: &str| Some(word.parse::<VgpuSite>().ok()?.parent);
+    let of_restore = |word: &str| Some(word.parse::<Restore>().ok()?.address);
+    let address = |word: &&str| of_site(word).or_else(|| of_restore(word)).map(slot);
     is_here.then(|| words.iter().filter_map(address).collect())
 }
 
@@ -261,6 +264,9 @@ mod tests {
         let line = "/usr/bin/gvm helper bind --root / --patience-ms 25000 0000:41:00.0 0000:41:00.1";
         assert_eq!(check(line).unwrap(), ["0000:41:00.0"]);
         assert_eq!(check("gvm helper restore --root / 10000:e1:00.1=nvidia").unwrap(), ["10000:e1:00.0"]);
+        let site = "0000:c8:00.4/c2177883-f1bb-47f0-914d-32a22e3a8804";
+        assert_eq!(check(&format!("gvm helper make-vgpu --root / {site} A2-4Q")).unwrap(), ["0000:c8:00.0"]);
+        assert_eq!(check("gvm helper remove-vgpu --root / 0000:c8:01.4 L40S-4Q").unwrap(), ["0000:c8:01.0"]);
         for other in ["gvm serve", "gvm helper bind --root /x 0000:41:00.0", "gvm helper", "grep helper bind"] {
             assert_eq!(check(other), None, "{other}");
         }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   manager --discover, functions--> [dyn GpuBackend] --> HostGpus   /sys, /proc and NVML
-//!           --bind, restore-------->                  --> fake.rs    in memory, with faults
+//!           --bind, restore, vgpu-->                  --> fake.rs    in memory, with faults
 //!
 //!   HostGpus: sysfs --> cards --> nvml (if the NVIDIA driver has one) --> join by address
 //!                         \--> names (pci.ids) --> holders --> judged: mode, blockers
@@ -47,6 +47,7 @@ use self::worker::{NotBegun, Worker};
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::function::{DriverJob, FunctionState, Restore};
 use crate::model::card::pci::PciIds;
+use crate::model::card::vgpu::VgpuJob;
 use crate::model::card::{CardFinding, CardFindingKind, Discovery, NvmlStatus};
 use crate::model::gpu::PciAddress;
 
@@ -146,6 +147,13 @@ pub trait GpuBackend: Send + Sync + std::fmt::Debug {
     ///
     /// Where it must not be, or did not come to be; see [`BindError`].
     async fn restore(&self, functions: &[Restore]) -> Result<(), BindError>;
+
+    /// Makes a vGPU, or takes one away; by the name of its type, and only where nobody has it open.
+    ///
+    /// # Errors
+    ///
+    /// Where it must not be, or did not come to be; see [`BindError`].
+    async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError>;
 
     /// Waits until devices came, went or changed their drivers; for ever where nothing tells.
     async fn changed(&self) {
@@ -282,6 +290,10 @@ impl GpuBackend for HostGpus {
 
     async fn restore(&self, functions: &[Restore]) -> Result<(), BindError> {
         self.claims.change(DriverJob::Restore(functions.to_vec())).await
+    }
+
+    async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError> {
+        self.claims.vgpu(job).await
     }
 
     async fn changed(&self) {

@@ -140,14 +140,14 @@ impl State {
         }
     }
 
-    fn refuse_if_held(&self, address: PciAddress) -> Result<(), BindError> {
+    pub(super) fn refuse_if_held(&self, address: PciAddress) -> Result<(), BindError> {
         match self.card_of(address).and_then(|card| card.holders.first()) {
             Some(holder) => Err(BindError::Refused(format!("{address} is in use: {}", holder.words()))),
             None => Ok(()),
         }
     }
 
-    fn hang_if_stuck(&mut self, addresses: &[PciAddress]) -> Result<(), BindError> {
+    pub(super) fn hang_if_stuck(&mut self, addresses: &[PciAddress]) -> Result<(), BindError> {
         let Some(&address) = addresses.iter().find(|address| self.stuck.contains(&slot(**address))) else {
             return Ok(());
         };

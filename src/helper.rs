@@ -15,20 +15,10 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::gpu::steps::{Progress, Steps};
-use crate::model::card::function::DriverJob;
-use crate::model::card::vgpu::VgpuJob;
-
-/// What is to be done.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Job {
-    /// Functions change their drivers.
-    Driver(DriverJob),
-    /// A vGPU is made or taken away.
-    Vgpu(VgpuJob),
-}
+use crate::model::card::function::HelperJob;
 
 /// Does a job and tells about it on standard output.
-pub fn run(root: &Path, patience: Duration, job: &Job) -> ExitCode {
+pub fn run(root: &Path, patience: Duration, job: &HelperJob) -> ExitCode {
     let mut lines = 0_u32;
     let mut tell = |progress: &Progress| {
         say(progress);
@@ -37,8 +27,8 @@ pub fn run(root: &Path, patience: Duration, job: &Job) -> ExitCode {
     };
     let mut steps = Steps::new(root, patience, &mut tell);
     let done = match job {
-        Job::Driver(job) => steps.run(job),
-        Job::Vgpu(job) => steps.run_vgpu(job),
+        HelperJob::Driver(job) => steps.run(job),
+        HelperJob::Vgpu(job) => steps.run_vgpu(job),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
-use crate::helper::Job;
-use crate::model::card::function::{DriverJob, Restore};
+use crate::model::card::function::{DriverJob, HelperJob as Job, Restore};
 use crate::model::card::vgpu::{VgpuJob, VgpuSite};
 use crate::model::gpu::{PciAddress, VgpuTypeName};
 

@@ -55,6 +55,7 @@ use self::output::{Color, Format, Output, Talk};
 use crate::api::client::Client;
 use crate::api::error::ErrorCode;
 use crate::config::{Config, ConfigError};
+use crate::model::card::function::HelperJob;
 
 /// Personal GPU computers from a shared server
 ///
@@ -196,7 +197,7 @@ impl Cli {
     }
 
     /// What the helper is to do, where it is asked for: below which root, with how much time for each function.
-    pub fn helper(&self) -> Option<(PathBuf, Duration, crate::helper::Job)> {
+    pub fn helper(&self) -> Option<(PathBuf, Duration, HelperJob)> {
         match &self.command {
             Command::Helper(command) => Some(command.parts()),
             _ => None,

@@ -31,6 +31,7 @@ pub(super) fn state(files: &Files, address: PciAddress, hangs: Option<&str>) -> 
         is_vfio: device.is_vfio(),
         answers,
         iommu_group: device.group_number(),
+        vgpus: device.vgpu().map(|facts| facts.made).unwrap_or_default(),
         is_open: None,
     }
 }

@@ -14,6 +14,7 @@ use super::vgpu;
 use crate::model::card::pci::{
     Bar, Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor, is_bridge,
 };
+use crate::model::card::vgpu::VgpuParent;
 use crate::model::card::{Card, CardFinding, CardFindingKind, CardMode, Health, Sriov};
 use crate::model::gpu::PciAddress;
 
@@ -229,10 +230,7 @@ impl<'a> Device<'a> {
             is_vfio: self.is_vfio(),
             physfn: self.files.link_name(&self.at("physfn")).and_then(|name| name.parse().ok()),
             sriov: self.sriov(),
-            vgpu: match self.hangs {
-                Some(_) => None,
-                None => vgpu::read(self.files, &format!("{DEVICES}/{}", self.address)),
-            },
+            vgpu: self.vgpu(),
             is_boot_display: self.is_boot_display(),
             holders: Vec::new(),
             is_holders_complete: true,
@@ -243,6 +241,14 @@ impl<'a> Device<'a> {
             nvml: None,
             blockers: Vec::new(),
         })
+    }
+
+    /// The vGPUs that it can carry and carries.
+    pub(super) fn vgpu(&self) -> Option<VgpuParent> {
+        if self.hangs.is_some() {
+            return None;
+        }
+        vgpu::read(self.files, &format!("{DEVICES}/{}", self.address))
     }
 
     /// All functions of the slot, of those that are there.

@@ -6,6 +6,7 @@
 //!
 //!   place.rs    admission: Seen + leases -> plan::place -> leases, in the admission's own transaction
 //!   steps.rs    EnsureGpuBound and ReleaseGpu of one machine
+//!   slices.rs   the same of its vGPUs
 //!   plug.rs     another request of a machine that exists; AttachGpu
 //!   change.rs   what an administrator decides of a card; what a crash left half done
 //!   view.rs     what people see
@@ -16,6 +17,7 @@
 mod change;
 mod place;
 mod plug;
+mod slices;
 mod steps;
 mod view;
 

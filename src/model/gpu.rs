@@ -11,6 +11,7 @@ use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+use super::card::vgpu::VgpuSite;
 use super::id::{LeaseId, VmId};
 pub use super::pci::{Bar, GroupMember, PciAddress, PciError, Vendor};
 use super::units::Mib;
@@ -187,14 +188,18 @@ pub enum Partition {
         /// First memory slice.
         start: u32,
     },
-    /// A vGPU.
+    /// A vGPU, of its own memory or with a MIG instance behind it.
     Vgpu {
         /// The card.
         gpu: GpuId,
-        /// Type name.
-        vgpu_type: String,
-        /// Which of its equals, counted by the card.
-        index: u32,
+        /// The card's address.
+        bdf: PciAddress,
+        /// Where it is made.
+        site: VgpuSite,
+        /// Its type.
+        name: VgpuTypeName,
+        /// The card's NUMA node.
+        numa_node: Option<u32>,
     },
 }
 
@@ -206,19 +211,38 @@ impl Partition {
         }
     }
 
-    /// The functions that a machine gets with it: the card's own first, then those of its slot. None of a slice.
+    /// The functions that a machine gets with it: the card's own first, then those of its slot; of a vGPU the virtual
+    /// function, unless it is a mediated device.
     pub fn functions(&self) -> Vec<PciAddress> {
         match self {
             Self::Whole { bdf, siblings, .. } => [*bdf].into_iter().chain(siblings.iter().copied()).collect(),
+            Self::Vgpu { site: VgpuSite { parent, uuid: None }, .. } => vec![*parent],
             Self::Mig { .. } | Self::Vgpu { .. } => Vec::new(),
         }
     }
 
-    /// The address of a whole card.
+    /// The address of a whole card, or of the function that carries a vGPU.
     pub const fn address(&self) -> Option<PciAddress> {
         match self {
             Self::Whole { bdf, .. } => Some(*bdf),
-            Self::Mig { .. } | Self::Vgpu { .. } => None,
+            Self::Vgpu { site, .. } => Some(site.parent),
+            Self::Mig { .. } => None,
+        }
+    }
+
+    /// The NUMA node, where it is known.
+    pub const fn numa_node(&self) -> Option<u32> {
+        match self {
+            Self::Whole { numa_node, .. } | Self::Vgpu { numa_node, .. } => *numa_node,
+            Self::Mig { .. } => None,
+        }
+    }
+
+    /// What there is to be made and taken away for it.
+    pub const fn vgpu(&self) -> Option<(VgpuSite, &VgpuTypeName)> {
+        match self {
+            Self::Vgpu { site, name, .. } => Some((*site, name)),
+            Self::Whole { .. } | Self::Mig { .. } => None,
         }
     }
 
@@ -235,7 +259,11 @@ impl Partition {
         match self {
             Self::Whole { gpu, .. } => format!("{gpu}/whole"),
             Self::Mig { gpu, profile, start } => format!("{gpu}/mig/{profile}@{start}"),
-            Self::Vgpu { gpu, vgpu_type, index } => format!("{gpu}/vgpu/{vgpu_type}#{index}"),
+            // A virtual function carries one; a card itself as many as it has names for.
+            Self::Vgpu { gpu, bdf, site: VgpuSite { parent, uuid }, .. } => match uuid.filter(|_| parent == bdf) {
+                Some(uuid) => format!("{gpu}/vgpu/{uuid}"),
+                None => format!("{gpu}/vgpu/{parent}"),
+            },
         }
     }
 }

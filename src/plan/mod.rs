@@ -1,6 +1,7 @@
 //! What to do next: pure functions over the model. Every decision takes `now` as an argument.
 
 pub mod address;
+pub mod choose;
 pub mod doctor;
 pub mod inventory;
 pub mod pages;

@@ -67,10 +67,7 @@ pub fn pick(requests: &[GpuRequest], cards: &[GpuDevice], held: &Held) -> Result
 /// The node that all cards are on; `None` where one's node is not known or they are on several, so that nothing is
 /// pinned.
 pub fn numa_node(partitions: &[Partition]) -> Option<u32> {
-    let mut nodes = partitions.iter().map(|partition| match partition {
-        Partition::Whole { numa_node, .. } => *numa_node,
-        Partition::Mig { .. } | Partition::Vgpu { .. } => None,
-    });
+    let mut nodes = partitions.iter().map(Partition::numa_node);
     let first = nodes.next()??;
     nodes.all(|node| node == Some(first)).then_some(first)
 }

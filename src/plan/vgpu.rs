@@ -10,6 +10,7 @@
 //!   go beside each other. So cards of the wanted size come first, and empty ones are kept for other sizes.
 //! - What is made and not ours is counted and never touched.
 
+mod offers;
 mod pick;
 mod pools;
 
@@ -19,6 +20,7 @@ use crate::model::card::vgpu::OfferedType;
 use crate::model::gpu::{GpuId, VgpuTypeName};
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
+pub use offers::offers;
 pub use pick::{Policy, VgpuChoice, VgpuWish, WhyNoVgpu, pick};
 pub use pools::{VgpuHeld, pools};
 
@@ -67,6 +69,15 @@ pub struct Taken {
     pub is_ours: bool,
     /// The driver counts it already.
     pub is_made: bool,
+}
+
+/// Counts a choice as taken.
+pub fn take(pools: &mut [VgpuPool], choice: &VgpuChoice) {
+    let parents = pools.iter_mut().flat_map(|pool| &mut pool.parents);
+    for parent in parents.filter(|parent| parent.address == choice.parent) {
+        let (name, memory) = (Some(choice.offered.name.clone()), choice.offered.memory());
+        parent.taken.push(Taken { name, memory, is_ours: true, is_made: false });
+    }
 }
 
 /// How many more of a type, and what limits them.

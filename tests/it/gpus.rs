@@ -2,6 +2,7 @@
 //! machines in memory.
 
 mod plug;
+mod slices;
 
 use std::collections::HashMap;
 

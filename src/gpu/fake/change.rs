@@ -62,6 +62,12 @@ impl State {
             is_vfio,
             answers,
             iommu_group: card.iommu.as_ref().map(|group| group.number),
+            vgpus: card
+                .vgpu
+                .as_ref()
+                .filter(|_| card.address == address)
+                .map(|facts| facts.made.clone())
+                .unwrap_or_default(),
             is_open: if is_seen { Some(true) } else { card.is_holders_complete.then_some(false) },
         }
     }

@@ -5,8 +5,8 @@
 
 use super::State;
 use crate::gpu::BindError;
-use crate::model::card::Card;
 use crate::model::card::vgpu::{MadeVgpu, OfferedType, VgpuFramework, VgpuJob, VgpuParent, VgpuSite};
+use crate::model::card::{Card, Sriov};
 use crate::model::gpu::VgpuTypeName;
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
@@ -110,6 +110,19 @@ impl State {
 }
 
 impl super::FakeGpus {
+    /// The driver forgets all vGPUs, as it does when the host restarts.
+    pub fn forget_vgpus(&self) {
+        let mut state = self.state();
+        let mut cards = Vec::new();
+        for card in &mut state.discovery.cards {
+            if let Some(facts) = &mut card.vgpu {
+                facts.made.clear();
+                cards.push(card.address);
+            }
+        }
+        cards.iter().for_each(|card| state.list(*card));
+    }
+
     /// Divides a card into virtual functions that offer these types: the vendor's VFIO. Their addresses follow the card's.
     pub fn divide(&self, card: PciAddress, functions: u8, types: &[&str]) {
         let mut state = self.state();
@@ -120,8 +133,13 @@ impl super::FakeGpus {
             Some(OfferedType { id, name, available: 1, memory: None, most: None })
         };
         let offered: Vec<OfferedType> = types.iter().enumerate().filter_map(offer).collect();
+        let address = |number: u8| PciAddress { slot: card.slot + 1 + number / 8, function: number % 8, ..card };
+        let count = u32::from(functions);
+        for one in state.discovery.cards.iter_mut().filter(|one| one.address == card) {
+            one.sriov = Some(Sriov { enabled: count, total: count, functions: (0..functions).map(address).collect() });
+        }
         for number in 0..functions {
-            let address = PciAddress { slot: card.slot + 1 + number / 8, function: number % 8, ..card };
+            let address = address(number);
             let framework = VgpuFramework::VendorVfio;
             let facts = VgpuParent { framework, offered: offered.clone(), made: Vec::new(), faults: Vec::new() };
             let function =

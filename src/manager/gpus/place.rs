@@ -5,14 +5,17 @@ use std::sync::Arc;
 
 use super::super::{Kind, Manager, ManagerError, Result};
 use super::Seen;
+use crate::model::card::Card;
 use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
 use crate::model::id::{LeaseId, UserId, VmId};
 use crate::model::principal::{Role, User};
 use crate::model::state::Observed;
 use crate::model::units::Mib;
 use crate::model::vm::{Generation, Vm, VmSpec};
+use crate::plan::choose::choose;
 use crate::plan::inventory::{Entry, Eyes, devices};
-use crate::plan::place::{self, Held, Holder, WhyNot};
+use crate::plan::place::{Held, Holder, WhyNot};
+use crate::plan::vgpu::{self, Policy, Taken, VgpuHeld, VgpuPool};
 use crate::plan::window::{GuestCpu, Window, fits_empty_port};
 use crate::store::{Write, gpus, leases, vms};
 
@@ -49,6 +52,7 @@ pub(in crate::manager) struct Chosen {
 pub(in crate::manager) struct Table {
     pub devices: Vec<GpuDevice>,
     pub held: Held,
+    pub pools: Vec<VgpuPool>,
 }
 
 impl Table {
@@ -59,13 +63,38 @@ impl Table {
             let holder = Holder { state: lease.state, vm: names.get(&lease.vm).cloned() };
             (lease.partition.gpu().clone(), holder)
         };
-        Self { devices: devices(entries, &leased, eyes), held: leases.iter().map(holder).collect() }
+        let devices = devices(entries, &leased, eyes);
+        let pools = pools_of(entries, leases, &devices);
+        Self { devices, held: leases.iter().map(holder).collect(), pools }
     }
 
     /// Picks.
     pub fn pick(&self, requests: &[GpuRequest]) -> std::result::Result<Vec<Partition>, WhyNot> {
-        place::pick(requests, &self.devices, &self.held)
+        choose(requests, &self.devices, &self.held, &self.pools, Policy::default())
     }
+}
+
+/// The cards that are divided into vGPUs. Those that are kept out of use or are not gvm's give nothing away.
+fn pools_of(entries: &[Entry], leases: &[GpuLease], devices: &[GpuDevice]) -> Vec<VgpuPool> {
+    let cards: Vec<Card> = entries.iter().filter_map(|entry| entry.card.clone()).collect();
+    let held = leases.iter().filter_map(|lease| lease.partition.vgpu());
+    let held: Vec<VgpuHeld> = held.map(|(site, name)| VgpuHeld { site, name: name.clone() }).collect();
+    let id = |card: &Card| {
+        let entry = entries.iter().find(|entry| entry.known.is_some() && entry.address() == Some(card.address));
+        entry.map_or_else(|| card.id(), |entry| entry.id.clone())
+    };
+    let mut pools = vgpu::pools(&cards, &held, id);
+    for pool in &mut pools {
+        let Some(device) = devices.iter().find(|device| device.id == pool.gpu) else { continue };
+        let why = match &device.service {
+            Service::Good | Service::Noted(_) if device.is_foreign => Some("it is not gvm's".to_owned()),
+            Service::Good | Service::Noted(_) => None,
+            Service::Draining(why) | Service::Quarantined(why) => Some(format!("it is out of service: {why}")),
+            Service::Stuck(why) => Some(format!("it is stuck in the kernel until the host restarts: {why}")),
+        };
+        pool.blocked = pool.blocked.take().or(why);
+    }
+    pools
 }
 
 impl Manager {
@@ -123,10 +152,21 @@ impl Manager {
         let table = self.gpu_table(tx, seen, user).await?;
         let is_good = |lease: &GpuLease| {
             let device = table.devices.iter().find(|device| device.id == *lease.partition.gpu());
-            device.is_some_and(|device| {
-                let is_there = matches!(&lease.partition, Partition::Whole { bdf, .. } if *bdf == device.bdf);
-                is_there && matches!(device.service, Service::Good | Service::Noted(_))
-            })
+            let is_there = |device: &GpuDevice| match &lease.partition {
+                Partition::Whole { bdf, .. } => *bdf == device.bdf,
+                Partition::Vgpu { gpu, bdf, site, name, .. } => {
+                    let mut parents = table
+                        .pools
+                        .iter()
+                        .filter(|pool| pool.gpu == *gpu && pool.blocked.is_none())
+                        .flat_map(|pool| &pool.parents);
+                    let parent = parents.find(|parent| parent.address == site.parent && parent.fault.is_none());
+                    let is_its = |taken: &Taken| taken.is_ours && taken.name.as_ref().is_none_or(|other| other == name);
+                    *bdf == device.bdf && parent.is_some_and(|parent| parent.taken.iter().any(is_its))
+                }
+                Partition::Mig { .. } => false,
+            };
+            device.is_some_and(|device| is_there(device) && matches!(device.service, Service::Good | Service::Noted(_)))
         };
         let is_up = observed.is_active();
         if !held.is_empty() && (is_up || held.iter().all(is_good)) {
@@ -176,7 +216,10 @@ impl Manager {
     /// Picks, and counts the room in the guest's address space.
     fn pick_gpus(&self, table: &Table, spec: &VmSpec) -> Result<Chosen> {
         let partitions = table.pick(&spec.gpus)?;
-        let is_picked = |device: &&GpuDevice| partitions.iter().any(|partition| *partition.gpu() == device.id);
+        // The windows of a virtual function are a part of its card's, and small.
+        let is_whole = |partition: &&Partition| matches!(partition, Partition::Whole { .. });
+        let is_picked =
+            |device: &&GpuDevice| partitions.iter().filter(is_whole).any(|partition| *partition.gpu() == device.id);
         let window = Window::of(table.devices.iter().filter(is_picked), spec.memory);
         let is_tight = !table.devices.iter().filter(is_picked).all(fits_empty_port);
         let host = self.host();

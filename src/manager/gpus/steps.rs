@@ -9,6 +9,7 @@ use jiff::Timestamp;
 
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, hold};
+use super::slices;
 use crate::gpu::BindError;
 use crate::host::{HostRoot, facts};
 use crate::model::card::Card;
@@ -49,8 +50,16 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
         return Ok(GpuFacts::NotBound);
     }
     let states = manager.gpus.backend.functions(&functions).await.map_err(|e| e.to_string())?;
-    let is_bound = !states.is_empty() && states.iter().all(|state| state.is_vfio);
+    let is_taken = |partition: &Partition| match partition {
+        Partition::Vgpu { .. } => slices::is_made(partition, &states),
+        _ => partition.functions().iter().all(|function| is_vfio(&states, *function)),
+    };
+    let is_bound = !states.is_empty() && leases.iter().all(|lease| is_taken(&lease.partition));
     Ok(if is_bound { GpuFacts::Bound } else { GpuFacts::NotBound })
+}
+
+fn is_vfio(states: &[FunctionState], function: PciAddress) -> bool {
+    states.iter().any(|state| state.address == function && state.is_vfio)
 }
 
 pub(super) fn transient(step: &'static str, message: impl Into<String>) -> Failure {
@@ -70,10 +79,12 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
     }
     let seen = manager.look_at_gpus().await.map_err(|e| transient(step, e.to_string()))?;
     let mates = functions(seen.entries.iter().filter_map(|entry| entry.card.as_ref()));
-    let mut cards: Vec<&Card> = Vec::new();
+    let mut cards: Vec<(&Partition, &Card)> = Vec::new();
     for partition in &vm.placement.gpus {
-        let Partition::Whole { gpu, bdf, siblings, .. } = partition else {
-            return Err(last(step, format!("{} is no whole card", partition.key())));
+        let (gpu, bdf, siblings) = match partition {
+            Partition::Whole { gpu, bdf, siblings, .. } => (gpu, bdf, siblings),
+            Partition::Vgpu { .. } => continue,
+            Partition::Mig { .. } => return Err(last(step, format!("{} is no whole card", partition.key()))),
         };
         let (row, card) = seen.card(gpu).ok_or_else(|| last(step, gone(&seen.entries, gpu, *bdf)))?;
         if card.address != *bdf {
@@ -93,9 +104,13 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         if card.siblings() != *siblings {
             return Err(last(step, format!("the functions of GPU {bdf} are others than when it was given to the VM")));
         }
-        cards.push(card);
+        cards.push((partition, card));
     }
-    for (partition, card) in vm.placement.gpus.iter().zip(cards) {
+    for partition in &vm.placement.gpus {
+        slices::ensure_made(manager, vm, &seen, partition, step).await?;
+        hold::point("vgpu-made").await;
+    }
+    for (partition, card) in cards {
         manager.watch.tell(vm, "gpu", format!("taking {} at {} from the host", card.model, card.address));
         let _hands = manager.gpus.hands_on(partition.gpu()).await;
         record_former(manager, vm, partition.gpu(), card, step).await?;
@@ -294,15 +309,19 @@ pub(in crate::manager) async fn release(manager: &Manager, vm: &Vm, step: &'stat
     hold::point("gpu-sanitising").await;
     let mut ends: Vec<(GpuId, GivenBack)> = Vec::new();
     for lease in manager.store.leases_of(vm.id).await.map_err(on_store)? {
-        let Partition::Whole { gpu, bdf, .. } = &lease.partition else { continue };
-        let Some(row) = rows.get(gpu) else { continue };
+        let (gpu, address) = (lease.partition.gpu(), lease.partition.address());
+        let Some((row, address)) = rows.get(gpu).zip(address) else { continue };
         if matches!(row.withheld, Some(Withheld::Stuck { .. })) {
             continue;
         }
-        manager.watch.tell(vm, "gpu", format!("giving {} at {bdf} back", row.model));
+        manager.watch.tell(vm, "gpu", format!("giving {} at {address} back", row.model));
         let functions = lease.partition.functions();
         let _hands = manager.gpus.hands_on(gpu).await;
-        let end = give_back(manager, row, &functions).await.map_err(|why| transient(step, why))?;
+        let end = match lease.partition.vgpu() {
+            Some((site, name)) => slices::take_away(manager, site, name).await,
+            None => give_back(manager, row, &functions).await,
+        };
+        let end = end.map_err(|why| transient(step, why))?;
         ends.push((gpu.clone(), end));
     }
     hold::point("gpu-given-back").await;

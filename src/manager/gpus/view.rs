@@ -15,12 +15,15 @@ use crate::model::id::VmId;
 use crate::model::pci::PciAddress;
 use crate::plan::inventory::{Entry, Eyes};
 use crate::plan::place::{Offer, offers};
+use crate::plan::vgpu::{self, VgpuPool};
 
 /// Where a card stands, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuState {
     /// It can be had.
     Free,
+    /// It is divided into vGPUs; its virtual functions say who has them.
+    Divided,
     /// A machine is to have it.
     Claimed,
     /// A machine has it.
@@ -46,6 +49,7 @@ impl GpuState {
     pub const fn word(self) -> &'static str {
         match self {
             Self::Free => "free",
+            Self::Divided => "divided",
             Self::Claimed => "claimed",
             Self::InUse => "in-use",
             Self::Sanitising => "sanitising",
@@ -101,8 +105,13 @@ impl Manager {
         let table = Table::new(&entries, &leases, &names, reader.eyes);
         let row = |entry: &Entry| {
             let device = table.devices.iter().find(|device| device.id == entry.id);
-            let lease = leases.iter().find(|lease| *lease.partition.gpu() == entry.id && entry.known.is_some());
-            row(entry, device, lease, &names, reader.eyes)
+            let is_its = |lease: &&GpuLease| match lease.partition.vgpu() {
+                Some((site, _)) => entry.card.as_ref().is_some_and(|card| card.is_vf() && card.address == site.parent),
+                None => *lease.partition.gpu() == entry.id && entry.known.is_some(),
+            };
+            let lease = leases.iter().find(is_its);
+            let pool = table.pools.iter().find(|pool| pool.gpu == entry.id && entry.known.is_some());
+            row(entry, device, lease, pool, &names, reader.eyes)
         };
         Ok(GpuListing {
             at: seen.at,
@@ -132,7 +141,9 @@ impl Manager {
     /// Where host or store do not answer.
     pub async fn gpu_offers(&self, permit: &Permit) -> Result<Vec<Offer>> {
         let table = self.gpu_now(permit).await?;
-        Ok(offers(&table.devices, &table.held))
+        let mut all = offers(&table.devices, &table.held);
+        all.extend(vgpu::offers(&table.pools));
+        Ok(all)
     }
 
     async fn gpu_now(&self, permit: &Permit) -> Result<Table> {
@@ -159,6 +170,7 @@ fn row(
     entry: &Entry,
     device: Option<&GpuDevice>,
     lease: Option<&GpuLease>,
+    pool: Option<&VgpuPool>,
     names: &HashMap<VmId, String>,
     eyes: Eyes,
 ) -> GpuRow {
@@ -170,6 +182,11 @@ fn row(
         let told = [BlockerKind::Foreign, BlockerKind::NvSwitch, BlockerKind::VirtualFunction];
         let more = card.blockers.iter().filter(|blocker| told.contains(&blocker.kind));
         reasons.extend(more.map(|blocker| blocker.text.clone()));
+        let vgpu = card.vgpu.as_ref().filter(|_| card.is_vf());
+        reasons.extend(vgpu.into_iter().flat_map(|facts| &facts.made).map(|made| match &made.name {
+            Some(name) => format!("carries {name}"),
+            None => format!("carries a vGPU of type {}", made.type_id),
+        }));
         if eyes == Eyes::Member {
             card.holders.clear();
             card.blockers.clear();
@@ -183,7 +200,7 @@ fn row(
     reasons.extend(service.iter().map(|(_, why)| (*why).clone()));
     let state = match (lease.map(|lease| lease.state), device) {
         _ if entry.card.is_none() => GpuState::Gone,
-        (_, None) => GpuState::VirtualFunction,
+        (None, None) => GpuState::VirtualFunction,
         // Whoever was to have it does not get it.
         _ if matches!(service, Some((GpuState::Stuck, _))) => GpuState::Stuck,
         (Some(LeaseState::Attached), _) => GpuState::InUse,
@@ -192,6 +209,7 @@ fn row(
         (None, Some(device)) => match service {
             Some((state, _)) => state,
             None if device.is_foreign => GpuState::Foreign,
+            None if pool.is_some() => GpuState::Divided,
             None if reasons.is_empty() => GpuState::Free,
             None => GpuState::Blocked,
         },

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::pci::PciIds;
+use super::vgpu::{MadeVgpu, VgpuJob};
 use crate::model::gpu::PciAddress;
 
 /// Longer names no driver has: the kernel's module names end at 56.
@@ -32,6 +33,9 @@ pub struct FunctionState {
     pub answers: Result<(), String>,
     /// The number of its IOMMU group.
     pub iommu_group: Option<u32>,
+    /// vGPUs that it carries.
+    #[serde(default)]
+    pub vgpus: Vec<MadeVgpu>,
     /// Whether a process has its VFIO device open; `None` where none was seen and not all could be looked into.
     pub is_open: Option<bool>,
 }
@@ -49,6 +53,7 @@ impl FunctionState {
             is_vfio: false,
             answers: Err("it is not there".to_owned()),
             iommu_group: None,
+            vgpus: Vec::new(),
             is_open: Some(false),
         }
     }
@@ -112,6 +117,15 @@ impl DriverJob {
             Self::Restore(all) => all.iter().map(|one| one.address).collect(),
         }
     }
+}
+
+/// What the helper does in one go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HelperJob {
+    /// Functions change their drivers.
+    Driver(DriverJob),
+    /// A vGPU is made or taken away.
+    Vgpu(VgpuJob),
 }
 
 #[cfg(test)]

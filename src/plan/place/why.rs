@@ -31,8 +31,15 @@ pub enum WhyKind {
     BadRequest(String),
     /// A MIG slice.
     MigNotOffered,
-    /// A vGPU.
+    /// A vGPU, on a host without cards that are divided into some.
     VgpuNotOffered,
+    /// A vGPU that no card can make now: in words, and whether it comes back.
+    NoVgpu {
+        /// Each card with its reason.
+        why: String,
+        /// True where it can be had when others have given theirs back.
+        may_come: bool,
+    },
     /// Nothing here is gvm's.
     NoGpus,
     /// No card has that name.
@@ -168,13 +175,13 @@ pub enum Reason {
 
 impl WhyNot {
     /// A fault of the request itself.
-    pub(super) fn of_request(requests: &[GpuRequest], kind: WhyKind) -> Self {
+    pub(in crate::plan) fn of_request(requests: &[GpuRequest], kind: WhyKind) -> Self {
         Self { wanted: written(requests), kind, terms: Vec::new(), cards: Vec::new(), now: Vec::new() }
     }
 
     /// True where the same request will be met once others give back what they hold.
     pub const fn is_for_now(&self) -> bool {
-        matches!(self.kind, WhyKind::NotFree)
+        matches!(self.kind, WhyKind::NotFree | WhyKind::NoVgpu { may_come: true, .. })
     }
 
     /// The first line, which stands alone.
@@ -186,8 +193,10 @@ impl WhyNot {
                 "{wanted}: this gvm hands out whole cards only; a MIG slice is no PCI device, so that a machine can have it only as a vGPU. Ask for a count, a model or a size"
             ),
             WhyKind::VgpuNotOffered => format!(
-                "{wanted}: this gvm hands out whole cards only; it cannot set up vGPUs yet. Ask for a count, a model or a size"
+                "{wanted}: no card of this host is divided into vGPUs. Ask for a count, a model or a size; `gvm gpu offers` \
+                 says what there is"
             ),
+            WhyKind::NoVgpu { why, .. } => why.clone(),
             WhyKind::NoGpus => format!("no GPU here fits {wanted}: this host has no GPU that gvm manages"),
             WhyKind::UnknownModel(unknown) => {
                 let UnknownModel { word, nearest, models } = unknown.as_ref();

@@ -1,22 +1,17 @@
 //! From the cards of a look and the leases to pools.
 
-use uuid::Uuid;
-
 use super::{Parent, Taken, VgpuPool};
 use crate::model::card::Card;
-use crate::model::card::vgpu::MadeVgpu;
+use crate::model::card::vgpu::{MadeVgpu, VgpuFramework, VgpuSite};
 use crate::model::gpu::{GpuId, VgpuTypeName};
-use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
 use crate::plan::place::as_sold;
 
 /// A vGPU that a lease has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VgpuHeld {
-    /// The function that carries it.
-    pub parent: PciAddress,
-    /// Which of the function's, where it can carry several.
-    pub uuid: Option<Uuid>,
+    /// Where it is, or will be.
+    pub site: VgpuSite,
     /// Its type.
     pub name: VgpuTypeName,
 }
@@ -57,13 +52,13 @@ fn parent(function: &Card, card: &Card, held: &[VgpuHeld]) -> Option<Parent> {
         told.or_else(|| name.grade().map(|grade| grade.memory))
     };
     let is_single = function.is_vf();
-    let here: Vec<&VgpuHeld> = held.iter().filter(|held| held.parent == function.address).collect();
-    let is_leased = |made: &MadeVgpu| here.iter().any(|held| is_single || held.uuid == made.uuid);
+    let here: Vec<&VgpuHeld> = held.iter().filter(|held| held.site.parent == function.address).collect();
+    let is_leased = |made: &MadeVgpu| here.iter().any(|held| is_single || held.site.uuid == made.uuid);
     let made = facts.made.iter().map(|made| {
         let memory: Option<Mib> = made.name.as_ref().and_then(memory_of);
         Taken { name: made.name.clone(), memory, is_ours: is_leased(made), is_made: true }
     });
-    let is_made = |held: &VgpuHeld| facts.made.iter().any(|made| is_single || made.uuid == held.uuid);
+    let is_made = |held: &VgpuHeld| facts.made.iter().any(|made| is_single || made.uuid == held.site.uuid);
     let coming = here.iter().filter(|held| !is_made(held)).map(|held| Taken {
         name: Some(held.name.clone()),
         memory: memory_of(&held.name),
@@ -71,6 +66,9 @@ fn parent(function: &Card, card: &Card, held: &[VgpuHeld]) -> Option<Parent> {
         is_made: false,
     });
     let fault = facts.faults.first().cloned().or_else(|| match () {
+        () if facts.framework == VgpuFramework::Mdev => {
+            Some("this gvm gives no mediated devices to machines yet".to_owned())
+        }
         () if function.is_vf() && function.driver.is_none() => Some("no driver has it".to_owned()),
         // Its driver alone makes vGPUs on it.
         () if function.is_vf() && function.driver != card.driver => {

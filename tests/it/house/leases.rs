@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use gvm::model::gpu::{GpuId, GpuLease, LeaseState, Partition};
+use gvm::model::gpu::{GpuId, GpuLease, LeaseState, Partition, VgpuTypeName};
 use gvm::model::id::{LeaseId, VmId};
 use gvm::model::vm::Generation;
 use gvm::store::{Store, StoreError, Write, commit, leases, vms};
@@ -36,7 +36,10 @@ impl Try {
                 Some((machine, Partition::Mig { gpu: gpu(card), profile: "1g.10gb".to_owned(), start }))
             }
             Self::Vgpu { card, index, machine } => {
-                Some((machine, Partition::Vgpu { gpu: gpu(card), vgpu_type: "L40S-12Q".to_owned(), index }))
+                let bdf = format!("0000:{card:02x}:00.0").parse().unwrap();
+                let site = format!("0000:{card:02x}:01.{index}").parse().unwrap();
+                let name = VgpuTypeName::parse("L40S-12Q").unwrap();
+                Some((machine, Partition::Vgpu { gpu: gpu(card), bdf, site, name, numa_node: None }))
             }
             Self::Release { .. } => None,
         }

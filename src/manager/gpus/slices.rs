@@ -1,0 +1,93 @@
+//! vGPUs of one machine: made before it starts, taken away when it is off.
+//!
+//! A virtual function is used again and again, so each step asks first whose it is: by the lease, by who has it open, and
+//! by the type that it has. What is somebody else's is left alone.
+
+use jiff::Timestamp;
+
+use super::super::Manager;
+use super::super::steps::{Done, Failure};
+use super::Seen;
+use super::steps::{GivenBack, last, transient, why, withhold_stuck};
+use crate::gpu::BindError;
+use crate::model::card::function::FunctionState;
+use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
+use crate::model::gpu::{Partition, VgpuTypeName};
+use crate::model::inventory::Withheld;
+use crate::model::vm::Vm;
+
+/// True where a function carries what the partition wants of it. A type that nobody can name is taken for it: only a
+/// lease of ours has it made.
+pub(super) fn is_made(partition: &Partition, states: &[FunctionState]) -> bool {
+    let Some((site, name)) = partition.vgpu() else { return true };
+    let state = states.iter().find(|state| state.address == site.parent);
+    state.is_some_and(|state| state.vgpus.iter().any(|made| is_it(made, site, name)))
+}
+
+fn is_it(made: &MadeVgpu, site: VgpuSite, name: &VgpuTypeName) -> bool {
+    made.uuid == site.uuid && made.name.as_ref().is_none_or(|other| other == name)
+}
+
+/// Makes one vGPU of a machine that is off.
+pub(super) async fn ensure_made(
+    manager: &Manager,
+    vm: &Vm,
+    seen: &Seen,
+    partition: &Partition,
+    step: &'static str,
+) -> Done {
+    let Partition::Vgpu { gpu, bdf, site, name, .. } = partition else { return Ok(()) };
+    let gone = || last(step, format!("GPU {gpu} is no longer at {bdf}; start the VM again to be given a vGPU anew"));
+    let (row, card) = seen.card(gpu).filter(|(_, card)| card.address == *bdf).ok_or_else(gone)?;
+    if let Some(withheld) = &row.withheld {
+        return Err(last(step, format!("GPU {bdf} is out of service: {}", why(withheld))));
+    }
+    manager.watch.tell(vm, "gpu", format!("making {name} on {} at {}", card.model, site.parent));
+    let _hands = manager.gpus.hands_on(gpu).await;
+    // A last time that it is this machine's, with nobody else at the card.
+    let leases = manager.store.leases_of(vm.id).await.map_err(|e| Failure::store(step, &e))?;
+    if !leases.iter().any(|lease| lease.partition == *partition) {
+        return Err(transient(step, format!("the lease of {name} at {} has ended", site.parent)));
+    }
+    match manager.gpus.backend.vgpu(&VgpuJob::Make { site: *site, name: name.clone() }).await {
+        Ok(()) => Ok(()),
+        Err(BindError::Stuck(why)) => {
+            withhold_stuck(manager, gpu, &why).await.map_err(|e| Failure::store(step, &e))?;
+            Err(last(step, format!("GPU {bdf} is stuck: {why}. Start the VM again to be given another card")))
+        }
+        Err(BindError::Transient(why)) => Err(transient(step, format!("{name} at {}: {why}", site.parent))),
+        Err(BindError::Refused(why) | BindError::Failed(why)) => {
+            Err(Failure::new(step, format!("{name} cannot be made: {why}")))
+        }
+    }
+}
+
+/// Takes away a vGPU that no machine uses any more; an error means: again later.
+pub(super) async fn take_away(
+    manager: &Manager,
+    site: VgpuSite,
+    name: &VgpuTypeName,
+) -> std::result::Result<GivenBack, String> {
+    let backend = &manager.gpus.backend;
+    let states = backend.functions(&[site.parent]).await.map_err(|e| e.to_string())?;
+    let Some(state) = states.first().filter(|state| state.is_there) else { return Ok(GivenBack::Well) };
+    if state.is_open == Some(true) {
+        return Err(format!("somebody still has {} open", site.parent));
+    }
+    // Another's by now, or gone with a restart of the host.
+    if !state.vgpus.iter().any(|made| is_it(made, site, name)) {
+        return Ok(GivenBack::Well);
+    }
+    let at = Timestamp::now();
+    match backend.vgpu(&VgpuJob::Remove { site, name: name.clone() }).await {
+        Ok(()) => Ok(GivenBack::Well),
+        Err(BindError::Transient(why) | BindError::Refused(why)) => Err(why),
+        Err(BindError::Stuck(why)) => {
+            Ok(GivenBack::Withheld(Withheld::Stuck { why, at, boot_id: manager.host().boot_id }))
+        }
+        Err(BindError::Failed(why)) => {
+            let why = format!("a vGPU was not taken away after its VM was done: {why}");
+            Ok(GivenBack::Withheld(Withheld::Quarantined { why, at }))
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Partitions for all requests of one machine: vGPUs first, whole cards for the rest.
+//!
+//! A vGPU is had by the name of its type, or by memory alone: `12GiB` gets the smallest vGPU that computes and has it,
+//! where a card is divided into such, so that whole cards are left for those who want one. Where none can be had, it gets
+//! a whole card as everywhere else.
+
+use crate::model::card::vgpu::VgpuSite;
+use crate::model::gpu::{GpuDevice, GpuRequest, Partition, WholeCards};
+use crate::plan::place::{self, Held, WhyKind, WhyNot};
+use crate::plan::vgpu::{self, Policy, VgpuChoice, VgpuPool, VgpuWish};
+
+/// Picks partitions for all requests of one machine, or says why not.
+///
+/// # Errors
+/// [`WhyNot`], with a reason for each card.
+pub fn choose(
+    requests: &[GpuRequest],
+    devices: &[GpuDevice],
+    held: &Held,
+    pools: &[VgpuPool],
+    policy: Policy,
+) -> Result<Vec<Partition>, WhyNot> {
+    let mut pools = pools.to_vec();
+    let (mut slices, mut whole) = (Vec::new(), Vec::new());
+    for request in requests {
+        let wish = match request {
+            GpuRequest::Vgpu(word) if !pools.is_empty() => VgpuWish::Type(word.clone()),
+            GpuRequest::Whole(WholeCards { count: 1, model: None, memory: Some(size), closeness: None }) => {
+                VgpuWish::Memory(*size)
+            }
+            _ => {
+                whole.push(request.clone());
+                continue;
+            }
+        };
+        match vgpu::pick(&pools, &wish, policy) {
+            Ok(choice) => {
+                slices.extend(partition(&pools, &choice, devices));
+                vgpu::take(&mut pools, &choice);
+            }
+            Err(why) if matches!(request, GpuRequest::Vgpu(_)) => {
+                let kind = WhyKind::NoVgpu { why: why.to_string(), may_come: why.may_come };
+                return Err(WhyNot::of_request(requests, kind));
+            }
+            Err(_) => whole.push(request.clone()),
+        }
+    }
+    let mut all = place::pick(&whole, devices, held)?;
+    all.extend(slices);
+    Ok(all)
+}
+
+fn partition(pools: &[VgpuPool], choice: &VgpuChoice, devices: &[GpuDevice]) -> Option<Partition> {
+    let pool = pools.iter().find(|pool| pool.gpu == choice.gpu)?;
+    let node = devices.iter().find(|device| device.id == pool.gpu).and_then(|device| device.numa_node);
+    Some(Partition::Vgpu {
+        gpu: pool.gpu.clone(),
+        bdf: pool.bdf,
+        site: VgpuSite { parent: choice.parent, uuid: None },
+        name: choice.offered.name.clone(),
+        numa_node: node,
+    })
+}
+
+#[cfg(test)]
+mod tests;

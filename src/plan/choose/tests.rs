@@ -1,0 +1,77 @@
+//! Requests of both kinds beside each other.
+
+use super::*;
+use crate::model::card::vgpu::OfferedType;
+use crate::model::gpu::{GpuId, GpuMode, VgpuTypeName};
+use crate::model::pci::PciAddress;
+use crate::model::units::Mib;
+use crate::plan::vgpu::Parent;
+
+fn card(bus: u8, gib: u64, mode: GpuMode) -> GpuDevice {
+    let bdf = PciAddress { domain: 0, bus, slot: 0, function: 0 };
+    let mut device = GpuDevice::new(GpuId(format!("GPU-{bus}")), bdf, "NVIDIA L40S", Mib(gib << 10));
+    device.numa_node = Some(1);
+    device.mode = mode;
+    device
+}
+
+fn divided(device: &GpuDevice, types: &[&str], functions: u8) -> VgpuPool {
+    let offered = |text: &&str| {
+        let name = VgpuTypeName::parse(text).unwrap();
+        OfferedType { id: "7".to_owned(), name, available: 1, memory: None, most: None }
+    };
+    let parent = |function: u8| Parent {
+        address: PciAddress { slot: 1, function, ..device.bdf },
+        is_single: true,
+        offered: types.iter().map(offered).collect(),
+        taken: Vec::new(),
+        fault: None,
+    };
+    VgpuPool {
+        gpu: device.id.clone(),
+        bdf: device.bdf,
+        model: device.model.clone(),
+        memory: Some(device.memory),
+        is_mixed: false,
+        parents: (0..functions).map(parent).collect(),
+        blocked: None,
+    }
+}
+
+fn ask(texts: &[&str], devices: &[GpuDevice], pools: &[VgpuPool]) -> Result<Vec<String>, String> {
+    let requests = GpuRequest::parse_list(texts).unwrap();
+    let chosen = choose(&requests, devices, &Held::new(), pools, Policy::Pack);
+    let chosen = chosen.map_err(|why| why.to_string())?;
+    Ok(chosen.iter().map(Partition::key).collect())
+}
+
+#[test]
+fn a_size_gets_a_slice_where_there_is_one_and_else_a_card() {
+    let devices = [card(1, 48, GpuMode::Vgpu), card(2, 48, GpuMode::Passthrough)];
+    let pools = [divided(&devices[0], &["L40S-12Q", "L40S-24Q"], 4)];
+    let ask = |texts: &[&str]| ask(texts, &devices, &pools);
+    assert_eq!(ask(&["10GiB"]).unwrap(), ["GPU-1/vgpu/0000:01:01.0"]);
+    assert_eq!(ask(&["vgpu:l40s-24q"]).unwrap(), ["GPU-1/vgpu/0000:01:01.0"]);
+    assert_eq!(ask(&["30GiB"]).unwrap(), ["GPU-2/whole"], "no vGPU is that large");
+    assert_eq!(ask(&["l40s"]).unwrap(), ["GPU-2/whole"]);
+    assert_eq!(ask(&["1"]).unwrap(), ["GPU-2/whole"]);
+    assert_eq!(ask(&["vgpu:L40S-12Q", "l40s"]).unwrap(), ["GPU-2/whole", "GPU-1/vgpu/0000:01:01.0"]);
+    assert_eq!(
+        ask(&["vgpu:L40S-12Q", "vgpu:L40S-12Q"]).unwrap(),
+        ["GPU-1/vgpu/0000:01:01.0", "GPU-1/vgpu/0000:01:01.1"]
+    );
+    // One size for a card, within one machine as well.
+    insta::assert_snapshot!(ask(&["vgpu:L40S-12Q", "vgpu:L40S-24Q"]).unwrap_err(), @r"
+    vgpu:L40S-24Q cannot be had now
+      0000:01:00.0: it is set to profiles of 12 GiB as long as one of them is there
+    ");
+    let many = ask(&["vgpu:L40S-12Q"; 5]).unwrap_err();
+    assert!(many.contains("none of its functions is free for L40S-12Q"), "{many}");
+}
+
+#[test]
+fn a_vgpu_where_no_card_is_divided_is_told() {
+    let devices = [card(2, 48, GpuMode::Passthrough)];
+    insta::assert_snapshot!(ask(&["vgpu:L40S-12Q"], &devices, &[]).unwrap_err(), @"vgpu:L40S-12Q: no card of this host is divided into vGPUs. Ask for a count, a model or a size; `gvm gpu offers` says what there is");
+    assert_eq!(ask(&["12GiB"], &devices, &[]).unwrap(), ["GPU-2/whole"]);
+}

@@ -198,6 +198,21 @@ fn a_card_that_does_not_answer_is_never_offered() {
     assert_eq!(lost("power_state", b"D3cold\n"), "no answer: it is stuck in D3cold");
 }
 
+/// Hardware reads all ones where a virtual function's maker and model would be.
+#[test]
+fn a_virtual_function_answers_without_numbers_of_its_own() {
+    let tree = Tree::new();
+    free_card(&tree, "0000:41:00.0", 1);
+    free_card(&tree, "0000:41:00.4", 2);
+    tree.link("sys/bus/pci/devices/0000:41:00.4/physfn", "../0000:41:00.0");
+    let mut header = [0_u8; 64];
+    header[..4].fill(0xff);
+    let read = |content: &[u8]| tree.attribute("0000:41:00.4", "config", content).look_for("0000:41:00.4").health;
+    assert_eq!(read(&header), Health::Ok);
+    assert!(!read(&[0xff; 64]).is_good());
+    assert!(!read(b"").is_good());
+}
+
 #[test]
 fn a_sleeping_card_is_not_woken() {
     let tree = Tree::new();

@@ -331,6 +331,12 @@ impl<'a> Device<'a> {
             _ => {}
         }
         match self.files.start(&self.at("config"), CONFIG_HEADER).as_deref() {
+            // Of a virtual function the numbers read 0xffff always: they are its card's (PCIe SR-IOV, 9.3.4.1).
+            Some(header)
+                if self.is_vf() && header.len() == CONFIG_HEADER && header.iter().any(|byte| *byte != 0xff) =>
+            {
+                Health::Ok
+            }
             Some([0xff, 0xff, ..]) => Health::NoAnswer("its config space reads 0xffff".to_owned()),
             Some(header) if header.get(14).is_some_and(|kind| kind & 0x7f == 0x7f) => {
                 Health::NoAnswer("its header type reads 0x7f".to_owned())

@@ -275,6 +275,8 @@ impl Card {
         let has_vgpu = self.vgpu.is_some() || self.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0);
         let is_mig = self.nvml.as_ref().and_then(|nvml| nvml.mig).is_some_and(|mig| mig.is_on);
         match &self.driver {
+            // Its driver makes a VFIO device of each virtual function.
+            _ if self.is_vf() && self.vgpu.is_some() => CardMode::Vgpu,
             _ if self.is_vfio => CardMode::Passthrough,
             None => CardMode::Unbound,
             Some(_) if has_vgpu => CardMode::Vgpu,

@@ -44,11 +44,11 @@ lab_vmlinux() {
 
 # lab_build_modules RELEASE TREE OUT   our modules, against the unpacked headers; nothing is installed for it
 lab_build_modules() {
-  local release=$1 tree=$2 out=$3 module
+  local release=$1 tree=$2 out=$3
   local abi=${release%-amd64}
   mkdir -p "$out"
-  cp "$lab"/mod/*.c "$out/"
-  for module in "$out"/*.c; do printf 'obj-m += %s.o\n' "$(basename "$module" .c)"; done >"$out/Makefile"
+  cp "$lab"/mod/*.[ch] "$out/"
+  printf '%s\n' 'obj-m += fakeid.o labnv.o' 'labnv-y := card.o vf.o' >"$out/Makefile"
   # The package's own Makefile names a path from the root of a host.
   echo "include $tree/usr/src/linux-headers-$abi-common/Makefile" >"$tree/usr/src/linux-headers-$release/Makefile"
   # BTF would need pahole, and nobody here reads it.

@@ -3,7 +3,7 @@
  * Lab only. What gvm meets of a vendor's driver, and nothing else of it: a PCI driver called "nvidia" with a character
  * device /dev/nvidiaN for each card (major 195), a file /proc/driver/nvidia/gpus/ADDRESS/information that tells N, and
  * a remove() that does not return while the device is open. The writer of "unbind" then sleeps where no signal reaches
- * it, as with the real one.
+ * it, as with the real one. Its virtual functions are in vf.c.
  */
 #include <linux/cdev.h>
 #include <linux/delay.h>
@@ -15,6 +15,8 @@
 #include <linux/proc_fs.h>
 #include <linux/seq_file.h>
 #include <linux/version.h>
+
+#include "vf.h"
 
 /* A bit for each card that counts as in use, by somebody whom no look into /proc finds. */
 static unsigned int pinned;
@@ -98,6 +100,8 @@ static int labnv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	struct device *node;
 	int minor, result;
 
+	if (pdev->is_virtfn)
+		return labvf_probe(pdev);
 	mutex_lock(&cards_lock);
 	for (minor = 0; minor < MAX_CARDS && !card; minor++)
 		if (!cards[minor].pdev)
@@ -138,6 +142,12 @@ static void labnv_remove(struct pci_dev *pdev)
 	struct card *card = pci_get_drvdata(pdev);
 	unsigned int round = 0, users;
 
+	if (pdev->is_virtfn) {
+		labvf_remove(pdev);
+		return;
+	}
+	if (pci_num_vf(pdev))
+		pci_disable_sriov(pdev);
 	mutex_lock(&cards_lock);
 	card->leaving = true;
 	mutex_unlock(&cards_lock);
@@ -168,6 +178,9 @@ static struct pci_driver labnv_driver = {
 	.id_table = labnv_ids,
 	.probe = labnv_probe,
 	.remove = labnv_remove,
+	.sriov_configure = labvf_configure,
+	/* Whoever opens a function brings its translations; as the real one says of itself. */
+	.driver_managed_dma = true,
 };
 
 static int __init labnv_init(void)

@@ -18,7 +18,7 @@ scenario() {
   check "its functions are with the same driver" lab_within 60 $'nvidia\nnvidia' \
     "[ \$(cat /sys/bus/pci/devices/$_card/sriov_numvfs) = 4 ] || echo 4 >/sys/bus/pci/devices/$_card/sriov_numvfs
      card driver $vf 0000:03:10.2"
-  check "gvm sees a card that is divided" lab_within 60 divided "gvm -q gpu scan >/dev/null; gpu field $_card state"
+  check "gvm sees a card that is divided" lab_within 60 divided "gvm -q gpu scan >/dev/null 2>&1; gpu field $_card state"
   check "four of the smallest fit, and one of the largest" lab_says '4 1' "echo \$($(_offer L40S-12Q)) \$($(_offer L40S-48Q))"
 
   check "a machine with a vGPU is made" in_lab 500 gvm create small --profile lab --gpu vgpu:L40S-12Q

@@ -165,7 +165,10 @@ fn would_be(run: &DryRun) -> String {
 /// The shape of a machine in a few words.
 fn shape(vm: &VmView) -> String {
     let cpus = if vm.cpus == 1 { "1 CPU".to_owned() } else { format!("{} CPUs", vm.cpus) };
-    let mut parts = vec![vm.image.clone(), cpus, format!("{} memory", table::size(vm.memory_mib))];
+    let mut parts = vec![cpus, format!("{} memory", table::size(vm.memory_mib))];
+    if !vm.image.is_empty() {
+        parts.insert(0, vm.image.clone());
+    }
     parts.push(format!("{} disk", table::size(vm.disk_mib)));
     parts.extend(vm.gpus.iter().map(|gpu| format!("GPU {gpu}")));
     if !vm.address.is_empty() {

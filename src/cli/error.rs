@@ -125,9 +125,11 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn unreachable_manager(socket: &Path, source: &io::Error) -> CliError {
     let shown = socket.display();
     let start = if Path::new("/run/systemd/system").exists() {
-        "start it with `sudo systemctl start gvm`, or `sudo gvm serve` in a terminal"
+        "start it with `sudo systemctl start gvm`, or `sudo gvm serve` in a terminal; `journalctl -u gvm` says why it ended, \
+         and `gvm gpu scan` looks at the cards without it"
     } else {
-        "start it with `sudo gvm serve`, or `sudo systemctl start gvm` where systemd runs"
+        "start it with `sudo gvm serve`, or `sudo systemctl start gvm` where systemd runs; `gvm gpu scan` looks at the cards \
+         without it"
     };
     match source.kind() {
         io::ErrorKind::PermissionDenied => {

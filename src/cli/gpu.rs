@@ -60,9 +60,9 @@ pub enum Mode {
     Passthrough,
     /// With the host's driver
     Host,
-    /// Divided into vGPUs
+    /// Divided into vGPUs (not yet: `sriov-manage -e`)
     Vgpu,
-    /// Divided into MIG instances
+    /// Divided into MIG instances (not yet)
     Mig,
 }
 
@@ -113,7 +113,7 @@ pub async fn run(cx: &Context, command: GpuCommand) -> CliResult {
 }
 
 fn told(cx: &Context, view: &GpuView, what: &str) -> CliResult {
-    cx.out.result(view, || format!("{} ({}) is {what}: {}", view.address, view.model, view.state))
+    cx.out.result(view, || format!("{} ({}) is {what}; it stands at {}", view.address, view.model, view.state))
 }
 
 async fn list(cx: &Context) -> CliResult {

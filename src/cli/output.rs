@@ -210,7 +210,9 @@ impl Output {
             self.stderr_line(&text.to_string());
             return;
         }
-        self.stderr_line(&format!("{ERROR}error:{ERROR:#} {}", plain(&body.message)));
+        // A list is a list on a terminal as well.
+        let lines: Vec<String> = body.message.lines().map(plain).collect();
+        self.stderr_line(&format!("{ERROR}error:{ERROR:#} {}", lines.join("\n")));
         if let Some(hint) = &body.hint {
             self.stderr_line(&format!("{NOTE}hint:{NOTE:#} {}", plain(hint)));
         }

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::error::CliResult;
+use super::error::{CliError, CliResult};
 use super::output::Output;
 use super::table::{Align, size, table};
+use crate::api::error::ErrorCode;
 use crate::gpu::{GpuOptions, HostGpus};
 use crate::model::card::{Card, Discovery, NvmlStatus};
 
@@ -24,8 +25,16 @@ pub struct ScanArgs {
 /// Looks, and tells what was found.
 ///
 /// # Errors
-/// When standard output cannot be written.
+/// Where there is nothing to look at, or standard output cannot be written.
 pub fn run(out: &Output, args: &ScanArgs) -> CliResult {
+    if !args.root.join("sys").is_dir() {
+        let text = format!("{} has no folder sys, so that there is nothing to look at", args.root.display());
+        return Err(CliError::new(ErrorCode::Invalid, text));
+    }
+    if let Some(library) = args.nvml.as_ref().filter(|library| !library.exists()) {
+        let text = format!("{} is not there", library.display());
+        return Err(CliError::new(ErrorCode::Invalid, text));
+    }
     let options = GpuOptions { root: args.root.clone(), nvml: args.nvml.clone(), ..GpuOptions::default() };
     let found = HostGpus::new(options).look();
     found.findings.iter().for_each(|finding| out.warning(&finding.text));

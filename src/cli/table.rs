@@ -67,7 +67,9 @@ fn tone(word: &str) -> Option<Color> {
 pub fn card(rows: &[(&str, String)]) -> String {
     let shown: Vec<_> = rows.iter().filter(|(_, value)| !value.is_empty()).collect();
     let width = shown.iter().map(|(label, _)| label.len()).max().unwrap_or_default();
-    shown.iter().map(|(label, value)| format!("{label:width$}  {}\n", plain(value))).collect()
+    let margin = format!("\n{:width$}  ", "");
+    let lines = |value: &str| value.lines().map(plain).collect::<Vec<_>>().join(&margin);
+    shown.iter().map(|(label, value)| format!("{label:width$}  {}\n", lines(value))).collect()
 }
 
 /// A size for people.

@@ -194,7 +194,7 @@ fn a_card_that_does_not_answer_is_never_offered() {
     header[14] = 0xff;
     assert_eq!(lost("config", &header), "no answer: its header type reads 0x7f");
     assert_eq!(lost("config", b""), "its config space cannot be read");
-    assert_eq!(lost("power_state", b"unknown\n"), "no answer: its power state is unknown");
+    assert_eq!(lost("power_state", b"error\n"), "no answer: its power state is error");
     assert_eq!(lost("power_state", b"D3cold\n"), "no answer: it is stuck in D3cold");
 }
 

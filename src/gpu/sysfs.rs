@@ -86,7 +86,17 @@ pub(super) fn read(files: &Files, hanging: &Hanging) -> Found {
             continue;
         }
         match device.card(vendor, &devices) {
-            Some(card) => found.cards.push(card),
+            Some(card) => {
+                if card.bars.is_empty() && device.files.exists(&device.at("resource")) && !card.is_vf() {
+                    let text = format!("{address}: its memory windows (resource) cannot be made sense of");
+                    found.findings.push(CardFinding {
+                        kind: CardFindingKind::Unreadable,
+                        address: Some(address),
+                        text,
+                    });
+                }
+                found.cards.push(card);
+            }
             None => {
                 let text = format!("{address} is a GPU of {vendor} whose device number cannot be read");
                 found.findings.push(CardFinding { kind: CardFindingKind::Unreadable, address: Some(address), text });
@@ -320,9 +330,8 @@ impl<'a> Device<'a> {
         }
         let power = self.text("power_state");
         match power.as_deref() {
-            Some(state @ ("unknown" | "error")) => {
-                return Health::NoAnswer(format!("its power state is {state}"));
-            }
+            Some("error") => return Health::NoAnswer("its power state is error".to_owned()),
+            // "unknown" is how a function begins that no driver has switched on yet: its config space says more.
             Some("D3cold") if self.text("power/runtime_status").as_deref() == Some("suspended") => {
                 // Reading its config space would wake it.
                 return Health::Asleep;

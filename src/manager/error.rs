@@ -133,7 +133,7 @@ impl From<QuotaExceeded> for ManagerError {
 
 impl From<WhyNot> for ManagerError {
     fn from(why: WhyNot) -> Self {
-        let kind = if why.is_for_now() { Kind::NoCapacity } else { Kind::Invalid };
+        let kind = if why.may_pass() { Kind::NoCapacity } else { Kind::Invalid };
         Self::new(kind, why.to_string())
     }
 }

@@ -367,9 +367,10 @@ impl Discovery {
     #[must_use]
     pub fn judged(mut self, managed: Option<&BTreeSet<PciAddress>>) -> Self {
         let has_nvswitch = !self.nvswitches.is_empty();
+        let has_iommu = self.cards.iter().any(|card| card.iommu.is_some());
         for card in &mut self.cards {
             card.mode = card.derive_mode();
-            card.blockers = blockers::find(card, &blockers::Circumstances { managed, has_nvswitch });
+            card.blockers = blockers::find(card, &blockers::Circumstances { managed, has_nvswitch, has_iommu });
         }
         self
     }

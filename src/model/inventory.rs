@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::card::function::Restore;
 use super::card::identity::CardIdentity;
-use super::gpu::GpuId;
+use super::gpu::{GpuId, VgpuTypeName};
 use super::units::Mib;
 
 /// Why a card is kept out of use, by decision and not by what can be seen of it.
@@ -42,12 +42,15 @@ pub struct KnownGpu {
     pub model: String,
     /// Its memory as last told.
     pub memory: Option<Mib>,
+    /// The vGPU types that it has; those that it has no room for at the moment are not listed by its driver.
+    #[serde(default)]
+    pub vgpu_types: Vec<VgpuTypeName>,
     /// True where it stays with VFIO between machines (`gvm gpu mode GPU passthrough`).
     pub is_kept: bool,
     /// The drivers that must be put back; recorded before the card is touched, empty where there is nothing.
     pub former: Vec<Restore>,
     /// Kept out of use.
     pub withheld: Option<Withheld>,
-    /// When it was last seen; to the hour, so that a look writes nothing.
+    /// When it was last seen; to the minute, so that most looks write nothing.
     pub seen_at: Timestamp,
 }

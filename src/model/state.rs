@@ -201,6 +201,8 @@ impl VmState {
             Desired::Stopped if observed.is_active() => Self::Stopping,
             Desired::Stopped => match vm.undelete_until {
                 Some(until) => Self::Deleted { until },
+                // Its GPUs are being given back.
+                None if !vm.placement.gpus.is_empty() => Self::Stopping,
                 None => Self::Stopped,
             },
             Desired::Running | Desired::Paused => match power {

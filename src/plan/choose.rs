@@ -20,6 +20,8 @@ pub fn choose(
     pools: &[VgpuPool],
     policy: Policy,
 ) -> Result<Vec<Partition>, WhyNot> {
+    // What this machine has chosen already is not given back by others.
+    let is_others = pools.iter().flat_map(VgpuPool::taken).any(|taken| taken.is_ours);
     let mut pools = pools.to_vec();
     let (mut slices, mut whole) = (Vec::new(), Vec::new());
     for request in requests {
@@ -39,7 +41,7 @@ pub fn choose(
                 vgpu::take(&mut pools, &choice);
             }
             Err(why) if matches!(request, GpuRequest::Vgpu(_)) => {
-                let kind = WhyKind::NoVgpu { why: why.to_string(), may_come: why.may_come };
+                let kind = WhyKind::NoVgpu { why: why.to_string(), may_come: why.may_come && is_others };
                 return Err(WhyNot::of_request(requests, kind));
             }
             Err(_) => whole.push(request.clone()),

@@ -12,20 +12,21 @@
 //! sides have one, else by its numbers at its old place. A card that fits in another place is told, and not taken for
 //! the old one: it may be another tenant's.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::card::blockers::{Blocker, BlockerKind};
 use crate::model::card::identity::{CardIdentity, Whereabouts};
+use crate::model::card::vgpu::VgpuParent;
 use crate::model::card::{Card, CardMode, MemorySource};
-use crate::model::gpu::{Fabric, GpuDevice, GpuId, GpuMode, Service};
+use crate::model::gpu::{Fabric, GpuDevice, GpuId, GpuMode, Service, VgpuTypeName};
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::{GroupMember, PciAddress};
 use crate::model::units::Mib;
 
 /// A row is written no more often than this where nothing but the time of the look is new.
-const SEEN_STEP: SignedDuration = SignedDuration::from_hours(1);
+const SEEN_STEP: SignedDuration = SignedDuration::from_mins(1);
 
 /// A card that is here, was here, or both.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,8 +94,8 @@ pub fn recognise(known: &[KnownGpu], cards: &[Card], boot_id: &str, now: Timesta
             continue;
         }
         let row = match owner {
-            Some(row) => refreshed(row, card, boot_id, now),
-            None => new_row(card, &mut taken, now),
+            Some(row) => refreshed(row, card, cards, boot_id, now),
+            None => new_row(card, cards, &mut taken, now),
         };
         if *owner != Some(&row) {
             found.changed.push(row.clone());
@@ -121,7 +122,7 @@ fn fits(identity: &CardIdentity, card: &Card, by_uuid: bool) -> bool {
     }
 }
 
-fn refreshed(row: &KnownGpu, card: &Card, boot_id: &str, now: Timestamp) -> KnownGpu {
+fn refreshed(row: &KnownGpu, card: &Card, cards: &[Card], boot_id: &str, now: Timestamp) -> KnownGpu {
     let mut row = row.clone();
     let identity = CardIdentity::from(card);
     row.identity = CardIdentity { uuid: identity.uuid.or(row.identity.uuid), ..identity };
@@ -135,13 +136,28 @@ fn refreshed(row: &KnownGpu, card: &Card, boot_id: &str, now: Timestamp) -> Know
     if matches!(&row.withheld, Some(Withheld::Stuck { boot_id: then, .. }) if then != boot_id) {
         row.withheld = None;
     }
+    row.vgpu_types = vgpu_types(card, cards, &row.vgpu_types);
     if now.duration_since(row.seen_at) >= SEEN_STEP {
         row.seen_at = now;
     }
     row
 }
 
-fn new_row(card: &Card, taken: &mut HashSet<GpuId>, now: Timestamp) -> KnownGpu {
+/// The types that a card has: what its functions list while nothing is made on it, and what they listed before where
+/// something is.
+fn vgpu_types(card: &Card, cards: &[Card], before: &[VgpuTypeName]) -> Vec<VgpuTypeName> {
+    let its = cards.iter().filter(|other| other.physfn.unwrap_or(other.address) == card.address);
+    let parents: Vec<&VgpuParent> = its.filter_map(|function| function.vgpu.as_ref()).collect();
+    let listed = parents.iter().flat_map(|parent| &parent.offered).map(|offered| &offered.name);
+    let mut types: BTreeSet<&VgpuTypeName> = listed.collect();
+    // On another driver's card, or without functions, nothing is listed.
+    if types.is_empty() || parents.iter().any(|parent| !parent.made.is_empty()) {
+        types.extend(before);
+    }
+    types.into_iter().cloned().collect()
+}
+
+fn new_row(card: &Card, cards: &[Card], taken: &mut HashSet<GpuId>, now: Timestamp) -> KnownGpu {
     // The place of a card that is gone may be another's by now.
     let base = card.id();
     let mut id = base.clone();
@@ -156,6 +172,7 @@ fn new_row(card: &Card, taken: &mut HashSet<GpuId>, now: Timestamp) -> KnownGpu 
         identity: CardIdentity::from(card),
         model: card.model.clone(),
         memory: card.memory.map(|memory| memory.size),
+        vgpu_types: vgpu_types(card, cards, &[]),
         is_kept: false,
         former: Vec::new(),
         withheld: None,
@@ -173,7 +190,7 @@ pub enum Eyes {
 }
 
 /// What members read instead of a process of the host.
-pub const SOMEBODY: &str = "a process of the host has it open";
+pub const SOMEBODY: &str = "a process of the host has it open (an administrator sees which)";
 
 /// The cards that can be planned with; those of `leased` are held by machines of ours.
 pub fn devices(entries: &[Entry], leased: &HashSet<GpuId>, eyes: Eyes) -> Vec<GpuDevice> {

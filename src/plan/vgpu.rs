@@ -37,6 +37,8 @@ pub struct VgpuPool {
     pub memory: Option<Mib>,
     /// Mixed-size mode: sizes may stand beside each other.
     pub is_mixed: bool,
+    /// Types that it has, those included that it has no room for now.
+    pub known: Vec<VgpuTypeName>,
     /// Functions that can carry vGPUs, by address.
     pub parents: Vec<Parent>,
     /// Why nothing more may be made on it, where that is so.
@@ -109,10 +111,10 @@ pub enum Limit {
 }
 
 impl VgpuPool {
-    /// Everything that it offers or carries, each once.
+    /// Everything that it offers, carries or is known to have, each once.
     pub fn types(&self) -> BTreeSet<&VgpuTypeName> {
         let offered = self.parents.iter().flat_map(|parent| &parent.offered).map(|offered| &offered.name);
-        offered.chain(self.taken().filter_map(|taken| taken.name.as_ref())).collect()
+        offered.chain(self.taken().filter_map(|taken| taken.name.as_ref())).chain(&self.known).collect()
     }
 
     /// What is on it.

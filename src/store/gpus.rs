@@ -15,6 +15,7 @@ fn known(row: &SqliteRow) -> Result<KnownGpu> {
         id: GpuId(get(row, "id")?),
         identity: json(row, "identity")?,
         model: get(row, "model")?,
+        vgpu_types: json(row, "vgpu_types")?,
         memory: memory.and_then(|mib| u64::try_from(mib).ok()).map(Mib),
         is_kept: count(row, "is_kept")? != 0,
         former: json(row, "former")?,
@@ -57,15 +58,16 @@ pub async fn read(tx: &mut Write) -> Result<Vec<KnownGpu>> {
 /// [`StoreError::Sql`].
 pub async fn see(tx: &mut Write, gpu: &KnownGpu) -> Result<()> {
     sqlx::query(
-        "INSERT INTO gpus (id, identity, model, memory_mib, is_kept, former, withheld, seen_at)
-         VALUES ($1, $2, $3, $4, 0, '[]', NULL, $5)
-         ON CONFLICT (id) DO UPDATE SET identity = $2, model = $3, memory_mib = $4, seen_at = $5",
+        "INSERT INTO gpus (id, identity, model, memory_mib, is_kept, former, withheld, seen_at, vgpu_types)
+         VALUES ($1, $2, $3, $4, 0, '[]', NULL, $5, $6)
+         ON CONFLICT (id) DO UPDATE SET identity = $2, model = $3, memory_mib = $4, seen_at = $5, vgpu_types = $6",
     )
     .bind(&gpu.id.0)
     .bind(to_json(&gpu.identity))
     .bind(&gpu.model)
     .bind(gpu.memory.map(|memory| int(memory.0)))
     .bind(gpu.seen_at.as_microsecond())
+    .bind(to_json(&gpu.vgpu_types))
     .execute(&mut **tx)
     .await
     .map(|_| ())

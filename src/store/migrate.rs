@@ -19,6 +19,7 @@ fn all() -> Vec<Migration> {
     let numbered = [
         (1, "init", include_str!("../../migrations/0001_init.sql")),
         (2, "gpus", include_str!("../../migrations/0002_gpus.sql")),
+        (3, "vgpu_types", include_str!("../../migrations/0003_vgpu_types.sql")),
     ];
     numbered
         .into_iter()

@@ -179,7 +179,7 @@ async fn a_card_that_does_not_answer_after_a_stop_is_kept_out_of_use() {
     life.settle(next).await;
     assert_eq!(life.store.vm(next).await.unwrap().unwrap().placement.gpus[0].address(), Some(at(OTHER)));
     let (_, text) = told(create(&life, "third", "1").await.unwrap_err());
-    assert!(text.contains("quarantined: no answer after its VM was done"), "{text}");
+    assert!(text.contains("kept out of use: no answer after its VM was done"), "{text}");
     // Readmitted, it counts by what can be seen of it.
     change(&life, CARD, GpuChange::Readmit).await.unwrap();
     assert_eq!(states(&life).await[CARD], GpuState::Blocked);

@@ -293,7 +293,7 @@ async fn must_be_free(tx: &mut Write, row: &KnownGpu) -> Result<()> {
     let Some(lease) = leases.iter().find(|lease| *lease.partition.gpu() == row.id) else { return Ok(()) };
     let vm = vms::read(tx, lease.vm).await?.map(|vm| vm.name.to_string()).unwrap_or_default();
     Err(ManagerError::conflict(format!("GPU {} is held by VM {vm}", row.identity.address))
-        .hint(format!("gvm stop {vm}")))
+        .hint(format!("gvm list --all; gvm stop {}", lease.vm)))
 }
 
 fn gone(name: &str) -> ManagerError {

@@ -85,6 +85,8 @@ fn pools_of(entries: &[Entry], leases: &[GpuLease], devices: &[GpuDevice]) -> Ve
     };
     let mut pools = vgpu::pools(&cards, &held, id);
     for pool in &mut pools {
+        let row = entries.iter().find(|entry| entry.id == pool.gpu).and_then(|entry| entry.known.as_ref());
+        pool.known = row.map(|row| row.vgpu_types.clone()).unwrap_or_default();
         let Some(device) = devices.iter().find(|device| device.id == pool.gpu) else { continue };
         let why = match &device.service {
             Service::Good | Service::Noted(_) if device.is_foreign => Some("it is not gvm's".to_owned()),

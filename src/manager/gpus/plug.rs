@@ -17,7 +17,7 @@ use crate::model::gpu::{GpuRequest, LeaseState};
 use crate::model::principal::User;
 use crate::model::state::Observed;
 use crate::model::units::Mib;
-use crate::model::vm::Vm;
+use crate::model::vm::{Vm, VmSpec};
 use crate::plan::window::EMPTY_PORT;
 use crate::store::{Write, commit, leases};
 
@@ -46,13 +46,16 @@ impl Manager {
         if let Observed::Unknown(why) = &now.observed {
             return Err(ManagerError::unavailable(format!("the state of VM {} is not known: {why}", vm.name)));
         }
+        // A request that could never be met is refused as such, before anybody stops a machine for it.
+        let seen = now.seen.as_deref();
+        let wished = VmSpec { gpus: requests.to_vec(), ..vm.spec.clone() };
+        self.could_have_gpus(tx, seen, user, &wished).await?;
         let is_holding = leases::read(tx).await?.iter().any(|lease| lease.vm == vm.id);
         let is_off = now.observed.is_off() && !vm.desired.is_up();
         if !is_off && (is_holding || has_devices(&now.observed)) {
             return Err(bound_to_it(vm, requests));
         }
         vm.spec.gpus = requests.to_vec();
-        let seen = now.seen.as_deref();
         let chosen = match vm.desired.is_up() {
             true => self.choose_gpus(tx, seen, user, &vm.spec).await?,
             false => self.could_have_gpus(tx, seen, user, &vm.spec).await?,

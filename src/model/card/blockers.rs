@@ -55,6 +55,8 @@ pub struct Circumstances<'a> {
     pub managed: Option<&'a BTreeSet<PciAddress>>,
     /// Whether the board has NVSwitches.
     pub has_nvswitch: bool,
+    /// Whether some card has an IOMMU group.
+    pub has_iommu: bool,
 }
 
 /// Drivers that gvm takes a card from.
@@ -76,6 +78,7 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
         add(BlockerKind::Foreign, "it is not on the list of cards that gvm manages".to_owned());
     }
     match &card.iommu {
+        None if around.has_iommu => add(BlockerKind::NoIommu, "it is in no IOMMU group, as other cards are".to_owned()),
         None => add(BlockerKind::NoIommu, "the host has no IOMMU, or it is switched off".to_owned()),
         Some(group) => {
             for member in card.blocking_members() {

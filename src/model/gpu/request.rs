@@ -17,6 +17,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::name::ModelWord;
+use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
 
 /// Most GPUs of one machine. The largest servers that are sold hold as many; more is a slip of the finger.
@@ -78,6 +79,12 @@ pub enum GpuRequestError {
          with a condition (a100:80GiB, 2xa100:same-node), mig:PROFILE (mig:3g.40gb) or vgpu:TYPE (vgpu:L40S-12Q)"
     )]
     Syntax(String),
+    /// A card of its own.
+    #[error(
+        "{0:?} is the name of one card, and cards are asked for by kind: a model (a100), a size (20GiB), a count (2); \
+         `gvm gpu offers` says what there is"
+    )]
+    Address(String),
     /// No GPU.
     #[error("{0:?} asks for no GPU; for a machine without one write none, or leave it out")]
     Zero(String),
@@ -232,6 +239,9 @@ impl FromStr for GpuRequest {
             !w.is_empty() && w.len() <= 40 && w.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.+_".contains(&b))
         };
         let name = |w: &str| is_name(w).then(|| w.to_owned()).ok_or_else(|| GpuRequestError::Syntax(text.to_owned()));
+        if text.parse::<PciAddress>().is_ok() || text.starts_with("GPU-") || text.starts_with("pci-") {
+            return Err(GpuRequestError::Address(text.to_owned()));
+        }
         if let Some(profile) = text.strip_prefix("mig:") {
             return name(profile).map(Self::Mig);
         }
@@ -328,6 +338,9 @@ mod tests {
             assert!(fault(bad).contains("is not a GPU request; write a count"), "{bad}: {}", fault(bad));
         }
         insta::assert_snapshot!(fault("0"), @r#""0" asks for no GPU; for a machine without one write none, or leave it out"#);
+        for one in ["0000:41:00.0", "GPU-5a9e", "pci-0000:41:00.0"] {
+            assert!(fault(one).contains("is the name of one card"), "{one}: {}", fault(one));
+        }
         insta::assert_snapshot!(fault("0xa100"), @r#""0xa100" asks for no GPU; for a machine without one write none, or leave it out"#);
         insta::assert_snapshot!(fault("65"), @"65 GPUs are more than one machine may have (16); a model named by a number is written with its family (rtx-4090)");
         insta::assert_snapshot!(fault("99999999999"), @"99999999999 GPUs are more than one machine may have (16); a model named by a number is written with its family (rtx-4090)");

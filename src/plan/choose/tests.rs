@@ -33,6 +33,7 @@ fn divided(device: &GpuDevice, types: &[&str], functions: u8) -> VgpuPool {
         model: device.model.clone(),
         memory: Some(device.memory),
         is_mixed: false,
+        known: Vec::new(),
         parents: (0..functions).map(parent).collect(),
         blocked: None,
     }

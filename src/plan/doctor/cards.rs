@@ -25,7 +25,7 @@ pub(super) fn overview(patient: &Patient<'_>) -> Option<Finding> {
         let fix = "lspci -nn | grep -iE 'vga|3d|display|accelerator'  # what is there, if one should be";
         return Some(bad("gpus", Level::Note, format!("no GPU found{why}"), fix));
     }
-    let free = whole.iter().filter(|card| card.blockers.is_empty()).count();
+    let free = whole.iter().filter(|card| card.blockers.is_empty() && !is_withheld(patient, card)).count();
     let message = format!("{}, {free} of them can be given to machines", count(whole.len(), "GPU"));
     Some(match free {
         0 => bad("gpus", Level::Note, message, "gvm doctor | grep ' gpu '  # says why, card by card"),
@@ -57,7 +57,11 @@ fn general(finding: &CardFinding, patient: &Patient<'_>) -> Option<Finding> {
         CardFindingKind::NvmlFailed => (
             "nvml",
             Level::Warn,
-            "nvidia-smi  # says it in its own words; after an upgrade of the driver, reboot".to_owned(),
+            match finding.text.contains("cannot be loaded") {
+                true => "apt install libnvidia-ml1  # or `nvml` under [gpu]; cards that are only passed on need none"
+                    .to_owned(),
+                false => "nvidia-smi  # says it in its own words; after an upgrade of the driver, reboot".to_owned(),
+            },
         ),
         CardFindingKind::NvmlUnmatched => ("nvml", Level::Warn, "nvidia-smi -L; lspci -nn -d 10de:".to_owned()),
         CardFindingKind::NvSwitch => {
@@ -96,7 +100,15 @@ fn nvswitch(finding: &CardFinding, host: &HostFacts) -> String {
 /// One finding for each whole card. Virtual functions are told by the card behind them.
 pub(super) fn each(patient: &Patient<'_>) -> Vec<Finding> {
     let Ok(found) = patient.gpus else { return Vec::new() };
-    found.cards.iter().filter(|card| !card.is_vf()).map(|card| one(card, found, patient.host)).collect()
+    // What is decided about a card comes before what is seen of it.
+    let seen = found.cards.iter().filter(|card| !card.is_vf() && !is_withheld(patient, card));
+    seen.map(|card| one(card, found, patient.host)).collect()
+}
+
+fn is_withheld(patient: &Patient<'_>, card: &Card) -> bool {
+    let is_it = |entry: &&Entry| entry.card.as_ref().is_some_and(|other| other.address == card.address);
+    let entry = patient.known_gpus.iter().find(is_it).and_then(|entry| entry.known.as_ref());
+    entry.is_some_and(|known| known.withheld.is_some())
 }
 
 /// Cards that are kept out of use or are gone, which cannot be seen by looking at what is there.
@@ -239,7 +251,7 @@ fn held(card: &Card) -> String {
             (None, "Xorg" | "gnome-shell" | "gdm3" | "sddm" | "Xwayland" | "kwin_wayland") => {
                 "systemctl stop display-manager".to_owned()
             }
-            (None, _) => format!("kill {}", holder.pid),
+            (None, _) => format!("ps -fp {0}; kill {0}", holder.pid),
         };
         if !commands.contains(&command) {
             commands.push(command);

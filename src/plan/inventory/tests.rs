@@ -150,7 +150,7 @@ fn what_members_may_not_know_is_not_told() {
     let found = recognise(&[], &[held], "boot", now(0));
     let text = |eyes| devices(&found.entries, &HashSet::new(), eyes)[0].blocked.clone().unwrap();
     assert_eq!(text(Eyes::Host), "pid 812 (dcgm-exporter) has /dev/nvidia3 open");
-    assert_eq!(text(Eyes::Member), "a process of the host has it open");
+    assert_eq!(text(Eyes::Member), "a process of the host has it open (an administrator sees which)");
 }
 
 /// Cases A-foreign-vfio-devices and A-shared-iommu-group.

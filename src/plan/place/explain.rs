@@ -42,6 +42,9 @@ fn kind(terms: &[Term], units: &Units<'_>) -> WhyKind {
     if choose(units, terms, When::Later).is_some() {
         return WhyKind::NotFree;
     }
+    if terms.iter().all(|term| mendable(term, units) >= term.cards.count) {
+        return WhyKind::OutOfUse;
+    }
     let counts: Vec<(u32, u32)> = terms.iter().map(|term| (count(term, units).exist, term.cards.count)).collect();
     if counts.iter().any(|(exist, _)| *exist == 0) {
         return WhyKind::NoneFits;
@@ -54,6 +57,21 @@ fn kind(terms: &[Term], units: &Units<'_>) -> WhyKind {
     }
     let is_grouped = units.all.iter().any(|unit| unit.is_usable && unit.seats.len() > 1);
     if is_enough && is_grouped { WhyKind::Grouped } else { WhyKind::TooFew }
+}
+
+/// Cards that fit a term, those included that something passing or an administrator's decision keeps out of use; but not
+/// where that needs another slot or another board.
+fn mendable(term: &Term, units: &Units<'_>) -> u32 {
+    if term.cards.closeness.is_some() {
+        return 0;
+    }
+    let is_it = |seat: &&Seat<'_>| {
+        let is_built_in =
+            matches!(seat.why, Some(Reason::GroupBlocked { .. } | Reason::Fabric | Reason::Foreign { .. }));
+        !is_built_in && units.classes.get(seat.class).is_some_and(|class| term.fits(class))
+    };
+    let alone = units.all.iter().filter(|unit| unit.seats.len() == 1);
+    u32::try_from(alone.flat_map(|unit| &unit.seats).filter(is_it).count()).unwrap_or(u32::MAX)
 }
 
 fn opened(term: &Term) -> Term {

@@ -254,7 +254,7 @@ fn each_card_has_its_reason() {
     assert_eq!(pick(&requests("a100"), &all, &taken).unwrap().len(), 1, "a note is no reason");
     insta::assert_snapshot!(pick(&requests("3xa100"), &all, &taken).unwrap_err(), @r#"
 3xa100 is not free now: 1 of 3 that fit is free;
-  0000:40:00.0 NVIDIA A100, 80 GiB: quarantined: no answer after reset;
+  0000:40:00.0 NVIDIA A100, 80 GiB: kept out of use: no answer after reset;
   0000:41:00.0 NVIDIA A100, 80 GiB: not managed by gvm: held by pid 4411 (qemu-system-x86);
   0000:42:00.0 NVIDIA A100, 80 GiB: to be reset or repaired first: Xid 63, a row remap is pending;
   0000:43:00.0 NVIDIA A100, 80 GiB: in vgpu mode; an administrator changes it by `gvm gpu mode 0000:43:00.0 passthrough`;
@@ -340,7 +340,7 @@ t4 or a100 would do now; t4 + 2xa100 once others have given back
 2:same-switch or 3 would do now
 "#);
     insta::assert_snapshot!(refusal("mig:3g.40gb", &cards, &[]), @"mig:3g.40gb: this gvm hands out whole cards only; a MIG slice is no PCI device, so that a machine can have it only as a vGPU. Ask for a count, a model or a size");
-    insta::assert_snapshot!(refusal("vgpu:L40S-12Q", &cards, &[]), @"vgpu:L40S-12Q: this gvm hands out whole cards only; it cannot set up vGPUs yet. Ask for a count, a model or a size");
+    insta::assert_snapshot!(refusal("vgpu:L40S-12Q", &cards, &[]), @"vgpu:L40S-12Q: no card of this host is divided into vGPUs. Ask for a count, a model or a size; `gvm gpu offers` says what there is");
     insta::assert_snapshot!(refusal("9+8", &cards, &[]), @"17 GPUs are more than one machine may have (16); a model named by a number is written with its family (rtx-4090)");
 }
 

@@ -46,6 +46,8 @@ pub enum WhyKind {
     UnknownModel(Box<UnknownModel>),
     /// No card here fits, whatever is given back.
     NoneFits,
+    /// Enough cards here fit, and some of them are out of use: held by something else, withheld, sick.
+    OutOfUse,
     /// Fewer than that exist.
     TooFew,
     /// As many exist, and not as close.
@@ -184,6 +186,11 @@ impl WhyNot {
         matches!(self.kind, WhyKind::NotFree | WhyKind::NoVgpu { may_come: true, .. })
     }
 
+    /// True where it may be met another time: it is not the request that is at fault.
+    pub const fn may_pass(&self) -> bool {
+        self.is_for_now() || matches!(self.kind, WhyKind::OutOfUse)
+    }
+
     /// The first line, which stands alone.
     pub fn headline(&self) -> String {
         let wanted = &self.wanted;
@@ -204,6 +211,7 @@ impl WhyNot {
                 format!("no GPU here is called {word} (there are: {}){hint}", models.join(", "))
             }
             WhyKind::NoneFits => format!("no GPU here fits {wanted}"),
+            WhyKind::OutOfUse => format!("{wanted} cannot be had now: GPUs here that fit are out of use"),
             WhyKind::TooFew => format!("{wanted} is more than this host has: {}", self.counts()),
             WhyKind::Apart => format!("{wanted}: no GPUs here are that close to each other; {}", self.counts()),
             WhyKind::Grouped => {
@@ -290,7 +298,7 @@ impl fmt::Display for Reason {
             }
             Self::Mate { with, why } => write!(f, "goes only together with {with}, which is not to be had ({why})"),
             Self::Draining { why } => write!(f, "to be reset or repaired first: {why}"),
-            Self::Quarantined { why } => write!(f, "quarantined: {why}"),
+            Self::Quarantined { why } => write!(f, "kept out of use: {why}"),
             Self::Stuck { why } => write!(f, "stuck in the kernel until the host restarts: {why}"),
             Self::Fabric => f.write_str(
                 "on an NVSwitch board: CUDA in a machine needs a partition of the fabric, which this gvm cannot activate yet",

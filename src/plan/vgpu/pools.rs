@@ -40,6 +40,7 @@ fn pool(card: &Card, cards: &[Card], held: &[VgpuHeld], gpu: GpuId) -> Option<Vg
         model: card.model.clone(),
         memory,
         is_mixed: false,
+        known: Vec::new(),
         parents,
         blocked,
     })

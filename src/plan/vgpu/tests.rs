@@ -23,7 +23,16 @@ fn card(bus: u8, gib: u64, functions: u8, types: &[&str]) -> VgpuPool {
     };
     let parents = (0..functions).map(parent).collect();
     let (gpu, memory) = (GpuId(format!("pci-{bdf}")), Some(Mib(gib << 10)));
-    VgpuPool { gpu, bdf, model: "Example".to_owned(), memory, is_mixed: false, parents, blocked: None }
+    VgpuPool {
+        gpu,
+        bdf,
+        model: "Example".to_owned(),
+        memory,
+        is_mixed: false,
+        known: Vec::new(),
+        parents,
+        blocked: None,
+    }
 }
 
 fn take(pools: &mut [VgpuPool], parent: PciAddress, text: &str) {

@@ -6,7 +6,7 @@
 
 use crate::model::card::vgpu::VgpuSite;
 use crate::model::gpu::{GpuDevice, GpuRequest, Partition, WholeCards};
-use crate::plan::place::{self, Held, WhyKind, WhyNot};
+use crate::plan::place::{self, Held, NoVgpu, WhyKind, WhyNot};
 use crate::plan::vgpu::{self, Policy, VgpuChoice, VgpuPool, VgpuWish};
 
 /// Picks partitions for all requests of one machine, or says why not.
@@ -41,7 +41,8 @@ pub fn choose(
                 vgpu::take(&mut pools, &choice);
             }
             Err(why) if matches!(request, GpuRequest::Vgpu(_)) => {
-                let kind = WhyKind::NoVgpu { why: why.to_string(), may_come: why.may_come && is_others };
+                let kind =
+                    WhyKind::NoVgpu(Box::new(NoVgpu { why: why.to_string(), may_come: why.may_come && is_others }));
                 return Err(WhyNot::of_request(requests, kind));
             }
             Err(_) => whole.push(request.clone()),

@@ -33,7 +33,7 @@ pub use offers::{Offer, offers};
 use search::Term;
 pub use search::as_sold;
 use units::{Unit, Units};
-pub use why::{CardWhy, Reason, TermCount, UnknownModel, WhyKind, WhyNot};
+pub use why::{CardWhy, NoVgpu, Reason, TermCount, UnknownModel, WhyKind, WhyNot};
 
 /// Who holds a card.
 #[derive(Clone, Debug, PartialEq, Eq)]

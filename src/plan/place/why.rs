@@ -33,13 +33,8 @@ pub enum WhyKind {
     MigNotOffered,
     /// A vGPU, on a host without cards that are divided into some.
     VgpuNotOffered,
-    /// A vGPU that no card can make now: in words, and whether it comes back.
-    NoVgpu {
-        /// Each card with its reason.
-        why: String,
-        /// True where it can be had when others have given theirs back.
-        may_come: bool,
-    },
+    /// A vGPU that no card can make now.
+    NoVgpu(Box<NoVgpu>),
     /// Nothing here is gvm's.
     NoGpus,
     /// No card has that name.
@@ -56,6 +51,15 @@ pub enum WhyKind {
     Grouped,
     /// It will fit when others give back.
     NotFree,
+}
+
+/// Why there is no vGPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NoVgpu {
+    /// Each card with its reason.
+    pub why: String,
+    /// True where it can be had when others have given theirs back.
+    pub may_come: bool,
 }
 
 /// A name that no card has.
@@ -182,12 +186,16 @@ impl WhyNot {
     }
 
     /// True where the same request will be met once others give back what they hold.
-    pub const fn is_for_now(&self) -> bool {
-        matches!(self.kind, WhyKind::NotFree | WhyKind::NoVgpu { may_come: true, .. })
+    pub fn is_for_now(&self) -> bool {
+        match &self.kind {
+            WhyKind::NotFree => true,
+            WhyKind::NoVgpu(why) => why.may_come,
+            _ => false,
+        }
     }
 
     /// True where it may be met another time: it is not the request that is at fault.
-    pub const fn may_pass(&self) -> bool {
+    pub fn may_pass(&self) -> bool {
         self.is_for_now() || matches!(self.kind, WhyKind::OutOfUse)
     }
 
@@ -203,7 +211,7 @@ impl WhyNot {
                 "{wanted}: no card of this host is divided into vGPUs. Ask for a count, a model or a size; `gvm gpu offers` \
                  says what there is"
             ),
-            WhyKind::NoVgpu { why, .. } => why.clone(),
+            WhyKind::NoVgpu(why) => why.why.clone(),
             WhyKind::NoGpus => format!("no GPU here fits {wanted}: this host has no GPU that gvm manages"),
             WhyKind::UnknownModel(unknown) => {
                 let UnknownModel { word, nearest, models } = unknown.as_ref();

@@ -188,3 +188,44 @@ fn foreign_cards_groups_and_machines_of_ours_are_told_apart() {
     let of = |own| obstacles(&cards[0], &mates, own).len();
     assert_eq!((of(None), of(Some("gvm-2")), of(Some("gvm-1"))), (1, 1, 0), "its own machine may have it");
 }
+
+/// Case B-one-size-per-card: its driver lists only what there is room for, so that the others would be forgotten.
+#[test]
+fn types_that_a_card_has_no_room_for_are_remembered() {
+    use crate::model::card::vgpu::{MadeVgpu, OfferedType, VgpuFramework};
+    let name = |text: &str| VgpuTypeName::parse(text).unwrap();
+    let listing = |types: &[&str], made: Option<&str>| {
+        let offered = types.iter().map(|text| OfferedType {
+            id: "7".to_owned(),
+            name: name(text),
+            available: 1,
+            memory: None,
+            most: None,
+        });
+        let made = made.map(|text| MadeVgpu {
+            uuid: None,
+            type_id: "7".to_owned(),
+            name: Some(name(text)),
+            gpu_instance: None,
+        });
+        let facts = VgpuParent {
+            framework: VgpuFramework::VendorVfio,
+            offered: offered.collect(),
+            made: made.into_iter().collect(),
+            faults: Vec::new(),
+        };
+        let whole = card("0000:41:00.0", None);
+        let function = Card { vgpu: Some(facts), physfn: Some(whole.address), ..card("0000:41:01.0", None) };
+        [whole, function]
+    };
+    let see = |known: &[KnownGpu], cards: &[Card]| rows(&recognise(known, cards, "boot", now(0)));
+    let types = |rows: &[KnownGpu]| rows[0].vgpu_types.iter().map(ToString::to_string).collect::<Vec<_>>();
+    let first = see(&[], &listing(&["L40S-12Q", "L40S-24Q"], None));
+    assert_eq!(types(&first), ["L40S-12Q", "L40S-24Q"]);
+    let full = see(&first, &listing(&["L40S-12Q"], Some("L40S-12Q")));
+    assert_eq!(types(&full), ["L40S-12Q", "L40S-24Q"]);
+    // With VFIO, or with functions that are switched off, nothing is listed.
+    assert_eq!(types(&see(&full, &[bound("0000:41:00.0")])), ["L40S-12Q", "L40S-24Q"]);
+    // Another driver has others.
+    assert_eq!(types(&see(&full, &listing(&["L40S-8Q"], None))), ["L40S-8Q"]);
+}

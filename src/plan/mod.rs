@@ -3,6 +3,7 @@
 pub mod address;
 pub mod doctor;
 pub mod inventory;
+pub mod mig;
 pub mod pages;
 pub mod place;
 pub mod subnet;

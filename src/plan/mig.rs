@@ -15,11 +15,14 @@
 //! What is lawful here is what NVML says: starts, sizes, limits, one set of media extensions. A card may still refuse;
 //! then the card is right, and what it has is read again.
 
+#[cfg(test)]
+mod brute_tests;
 mod fits;
 mod fragmentation;
 mod graph;
 mod layout;
 mod place;
+mod recarve;
 mod why;
 pub mod yardstick;
 
@@ -27,6 +30,7 @@ use crate::model::gpu::mig::{Geometry, Instance, MigProfile};
 pub use fragmentation::{Fragmentation, Lost};
 use graph::Graph;
 pub use place::pick;
+pub use recarve::{Carved, CarvedCard, Move, Recarve, recarve};
 pub use why::{LayoutError, WhyNoRoom};
 
 /// What is known of one kind of card; to be made once and kept, as it costs more than every question.

@@ -26,14 +26,15 @@ impl Planner {
         let told = self.geometry.profiles().get(number)?;
         let options = self.graph.next(node, number);
         let (start, next) = options.max_by_key(|(start, next)| (self.graph.worth(*next), *start))?;
-        Some(Best { instance: told.at(start), next, loss: self.loss(node, next) })
+        Some(Best { instance: told.at(start), loss: self.loss(node, next) })
     }
 
     /// What of a card's worth is lost from one layout to the next, in millionths of the empty card's worth, so that cards
-    /// of different kinds can be compared.
-    pub(super) fn loss(&self, from: Node, to: Node) -> u64 {
-        let lost = self.graph.worth(from).saturating_sub(self.graph.worth(to));
-        lost.saturating_mul(1_000_000) / self.graph.worth(Node::EMPTY).max(1)
+    /// of different kinds can be compared; negative where something is gained.
+    pub(super) fn loss(&self, from: Node, to: Node) -> i64 {
+        let lost = i128::from(self.graph.worth(from)) - i128::from(self.graph.worth(to));
+        let of = i128::from(self.graph.worth(Node::EMPTY).max(1));
+        i64::try_from(lost * 1_000_000 / of).unwrap_or(i64::MAX)
     }
 }
 
@@ -41,8 +42,7 @@ impl Planner {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Best {
     pub instance: Instance,
-    pub next: Node,
-    pub loss: u64,
+    pub loss: i64,
 }
 
 /// Where one more instance of this profile goes among several cards: to the card that loses the least by it; of equals to
@@ -52,7 +52,7 @@ pub(super) struct Best {
 /// For each card, in their order, why it has no room. It is refused only where no card has a free allowed placement.
 pub fn pick(cards: &[Card<'_>], profile: MigProfile) -> Result<Pick, Vec<WhyNoRoom>> {
     let mut whys = Vec::new();
-    let mut best: Option<(u64, Reverse<u32>, Pick)> = None;
+    let mut best: Option<(i64, Reverse<u32>, Pick)> = None;
     for (card, Card { planner, placed }) in cards.iter().enumerate() {
         let node = match planner.node(placed) {
             Ok(node) => node,

@@ -23,6 +23,12 @@ mod graph;
 mod layout;
 mod place;
 mod recarve;
+#[cfg(test)]
+mod recarve_tests;
+#[cfg(test)]
+mod replay_tests;
+#[cfg(test)]
+mod tests;
 mod why;
 pub mod yardstick;
 

@@ -125,12 +125,13 @@ pub(super) fn layout(geometry: &Geometry, seeds: &[u64]) -> Vec<Instance> {
 }
 
 pub(super) fn cards() -> impl Strategy<Value = Geometry> {
-    // The last has limits that its slices do not imply.
+    // Two with limits that their slices do not imply: of profiles, and of compute.
     let mut limited = fixtures::a100_80().profiles().to_vec();
     limited[0].most = 3;
     limited[3].most = 1;
     let limited = Geometry::new(7, 8, limited).unwrap();
-    prop_oneof![Just(fixtures::a100_80()), Just(fixtures::a30_like()), Just(fixtures::h200()), Just(limited)]
+    let few = Geometry::new(3, 8, fixtures::a100_80().profiles()[..5].to_vec()).unwrap();
+    prop_oneof![Just(fixtures::a100_80()), Just(fixtures::a30_like()), Just(fixtures::h200()), Just(limited), Just(few)]
 }
 
 proptest! {

@@ -75,7 +75,6 @@ struct Used<'a> {
 
 /// Some machines of one card, to be moved.
 struct Set {
-    count: u32,
     memory: Mib,
     card: usize,
     members: u64,
@@ -88,23 +87,26 @@ struct Set {
 /// For each card why not; with the reason that counts when all idle instances are gone.
 pub fn recarve(cards: &[CarvedCard<'_>], profile: MigProfile) -> Result<Recarve, Vec<WhyNoRoom>> {
     let used: Vec<Result<Used<'_>, WhyNoRoom>> = cards.iter().map(Used::new).collect();
-    let mut sets: Vec<Set> = Vec::new();
-    for (card, used) in used.iter().enumerate() {
-        if let Ok(used) = used {
-            sets.extend(used.sets(card, profile));
+    let most = used.iter().flatten().map(|used| used.held.len()).max().unwrap_or_default();
+    let mut best: Option<(Mib, (i64, usize), Recarve)> = None;
+    for count in 0..=most {
+        let mut sets: Vec<Set> = Vec::new();
+        for (card, used) in used.iter().enumerate() {
+            sets.extend(used.iter().flat_map(|used| used.sets(card, profile, count)));
         }
-    }
-    sets.sort_by_key(|set| (set.count, set.memory, set.card));
-    let mut best: Option<((u32, Mib), (i64, usize), Recarve)> = None;
-    for set in &sets {
-        let price = (set.count, set.memory);
-        if best.as_ref().is_some_and(|(cheapest, ..)| *cheapest < price) {
+        sets.sort_by_key(|set| (set.memory, set.card));
+        for set in &sets {
+            if best.as_ref().is_some_and(|(least, ..)| *least < set.memory) {
+                break;
+            }
+            let Some((loss, found)) = attempt(&used, set, profile) else { continue };
+            let cost = (loss, found.destroy.len());
+            if best.as_ref().is_none_or(|(_, other, _)| cost < *other) {
+                best = Some((set.memory, cost, found));
+            }
+        }
+        if best.is_some() {
             break;
-        }
-        let Some((loss, found)) = attempt(&used, set, profile) else { continue };
-        let cost = (loss, found.destroy.len());
-        if best.as_ref().is_none_or(|(_, other, _)| cost < *other) {
-            best = Some((price, cost, found));
         }
     }
     best.map(|(.., found)| found).ok_or_else(|| {
@@ -125,26 +127,24 @@ impl<'a> Used<'a> {
         Ok(Self { planner: card.planner, carved: card.carved, node, held })
     }
 
-    /// Every set of machines whose slices would make room for the profile, if they lay right.
-    fn sets(&self, card: usize, profile: MigProfile) -> Vec<Set> {
+    /// Every set of so many machines whose slices would make room for the profile, if they lay right.
+    fn sets(&self, card: usize, profile: MigProfile, count: usize) -> Vec<Set> {
         let Some(told) = self.planner.geometry.profile(profile) else { return Vec::new() };
+        if self.held.len() > EVERY_SET && count > FEW {
+            return Vec::new();
+        }
         let (compute, memory) = self.planner.free(self.node);
-        let most = if self.held.len() > EVERY_SET { FEW } else { self.held.len() };
-        let mut sets = Vec::new();
-        for members in subsets(self.held.len().min(64), most) {
-            let taken = self.members(members).filter_map(|(_, i)| self.planner.geometry.profile(i.profile));
-            let mut set = Set { count: members.count_ones(), memory: Mib(0), card, members };
-            let (mut more_compute, mut more_memory) = (0, 0);
-            for of in taken {
-                more_compute += of.compute;
-                more_memory += of.size;
+        let set = |members: u64| {
+            let mut set = Set { memory: Mib(0), card, members };
+            let (mut free_compute, mut free_memory) = (compute, memory);
+            for of in self.members(members).filter_map(|(_, i)| self.planner.geometry.profile(i.profile)) {
+                free_compute += of.compute;
+                free_memory += of.size;
                 set.memory.0 += of.memory.0;
             }
-            if told.compute <= compute + more_compute && told.size <= memory + more_memory {
-                sets.push(set);
-            }
-        }
-        sets
+            (told.compute <= free_compute && told.size <= free_memory).then_some(set)
+        };
+        subsets(self.held.len().min(64), count).into_iter().filter_map(set).collect()
     }
 
     fn members(&self, set: u64) -> impl Iterator<Item = (usize, Instance)> + '_ {
@@ -153,19 +153,16 @@ impl<'a> Used<'a> {
     }
 }
 
-/// All sets of at most so many of so many, as bits.
-fn subsets(of: usize, most: usize) -> Vec<u64> {
+/// All sets of so many of so many, as bits.
+fn subsets(of: usize, count: usize) -> Vec<u64> {
     let mut all = vec![0_u64];
-    let mut last = 0;
-    for _ in 0..most {
-        let next = all.len();
-        for at in last..next {
-            let Some(set) = all.get(at).copied() else { continue };
-            // Only what lies above, so that each set comes once.
-            let above = (64 - set.leading_zeros()) as usize;
-            all.extend((above..of).map(|member| set | 1 << member));
-        }
-        last = next;
+    for _ in 0..count {
+        // Only what lies above is added, so that each set comes once.
+        let more = |set: &u64| {
+            let (set, above) = (*set, (64 - set.leading_zeros()) as usize);
+            (above..of).map(move |member| set | 1 << member)
+        };
+        all = all.iter().flat_map(more).collect();
     }
     all
 }

@@ -94,13 +94,13 @@ impl fmt::Display for WhyNoRoom {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unknown(profile) => write!(f, "the card has no profile {profile}"),
-            Self::Most(profile, most) => write!(f, "{profile}: all {most} that a card may have are there"),
+            Self::Most(profile, most) => write!(f, "{profile}: the card may have {most} of it, and has"),
             Self::Media(profile) => write!(f, "{profile}: the card's media extensions are taken"),
             Self::Compute { profile, needs, free } => {
-                write!(f, "{profile} takes {needs} compute {}, {free} {} free", slices(*needs), are(*free))
+                write!(f, "{profile} takes {needs} compute {}, {} free", slices(*needs), are(*free))
             }
             Self::Memory { profile, needs, free } => {
-                write!(f, "{profile} takes {needs} memory {}, {free} {} free", slices(*needs), are(*free))
+                write!(f, "{profile} takes {needs} memory {}, {} free", slices(*needs), are(*free))
             }
             Self::Scattered { profile, compute, memory, largest } => {
                 write!(
@@ -131,8 +131,12 @@ const fn slices(count: u32) -> &'static str {
     if count == 1 { "slice" } else { "slices" }
 }
 
-const fn are(count: u32) -> &'static str {
-    if count == 1 { "is" } else { "are" }
+fn are(count: u32) -> String {
+    match count {
+        0 => "none is".to_owned(),
+        1 => "1 is".to_owned(),
+        count => format!("{count} are"),
+    }
 }
 
 /// `2x 1g.10gb, 3g.40gb`: in the order of the first of each.

@@ -39,7 +39,9 @@ fn host(planner: &Planner, numbers: &mut Numbers) -> Vec<Vec<Carved>> {
         // Where large ones have left too little, the small one is put down.
         let profile = [0, 0, 0, 0, 0, 0, 1, 2][numbers.below(8)];
         let card = numbers.below(CARDS);
-        let (Some(told), Some(carved)) = (planner.geometry().profiles().get(profile), cards.get_mut(card)) else { continue };
+        let (Some(told), Some(carved)) = (planner.geometry().profiles().get(profile), cards.get_mut(card)) else {
+            continue;
+        };
         let there: Vec<Instance> = carved.iter().map(|c| c.instance).collect();
         let free = planner.free_starts(&there, told.name);
         if !free.is_empty() {

@@ -220,7 +220,9 @@ mod tests {
 
     #[test]
     fn slices_are_found_from_the_profiles() {
-        for (card, slices) in [(fixtures::a100_80(), (7, 8)), (fixtures::h200(), (7, 8)), (fixtures::a30_like(), (4, 4))] {
+        for (card, slices) in
+            [(fixtures::a100_80(), (7, 8)), (fixtures::h200(), (7, 8)), (fixtures::a30_like(), (4, 4))]
+        {
             assert_eq!((card.compute_slices(), card.memory_slices()), slices);
             assert_eq!(Geometry::of_profiles(card.profiles().to_vec()), Ok(card.clone()));
             let text = serde_json::to_string(&card).unwrap();
@@ -245,7 +247,12 @@ mod tests {
         insta::assert_snapshot!(told(&|p| p[0].name = "1c.3g.40gb".parse().unwrap()).unwrap_err(), @"the MIG profile 1c.3g.40gb cannot be: it is a part of an instance");
         insta::assert_snapshot!(told(&|p| p[0].starts.push(8)).unwrap_err(), @"7 compute slices and 8 memory slices do not hold the card's profiles; at most 32 are understood");
         assert!(told(&|p| p[0].starts.push(u32::MAX)).is_err() && told(&|p| p[0].compute = 8).is_err());
-        assert!(Geometry::of_profiles(vec![GeometryProfile { starts: vec![u32::MAX], ..card.profiles()[0].clone() }]).is_err());
-        assert!(Geometry::of_profiles(vec![GeometryProfile { starts: vec![40], ..card.profiles()[0].clone() }]).is_err());
+        assert!(
+            Geometry::of_profiles(vec![GeometryProfile { starts: vec![u32::MAX], ..card.profiles()[0].clone() }])
+                .is_err()
+        );
+        assert!(
+            Geometry::of_profiles(vec![GeometryProfile { starts: vec![40], ..card.profiles()[0].clone() }]).is_err()
+        );
     }
 }

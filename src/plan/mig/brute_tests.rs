@@ -32,8 +32,11 @@ fn told<'g>(geometry: &'g Geometry, instance: &Instance) -> &'g GeometryProfile 
 /// The rules of gpu-facts 4.3, by definition.
 pub(super) fn is_lawful(geometry: &Geometry, layout: &[Instance]) -> bool {
     let slices = |i: &Instance| i.placement.start..i.placement.start + i.placement.size;
-    let overlaps = |(at, one): (usize, &Instance)| layout[at + 1..].iter().any(|o| slices(o).any(|s| slices(one).contains(&s)));
-    let is_at_home = |i: &Instance| told(geometry, i).starts.contains(&i.placement.start) && told(geometry, i).size == i.placement.size;
+    let overlaps =
+        |(at, one): (usize, &Instance)| layout[at + 1..].iter().any(|o| slices(o).any(|s| slices(one).contains(&s)));
+    let is_at_home = |i: &Instance| {
+        told(geometry, i).starts.contains(&i.placement.start) && told(geometry, i).size == i.placement.size
+    };
     let compute: u32 = layout.iter().map(|i| told(geometry, i).compute).sum();
     let media = layout.iter().filter(|i| told(geometry, i).takes_media).count();
     let is_few = |p: &GeometryProfile| layout.iter().filter(|i| i.profile == p.name).count() <= p.most as usize;
@@ -73,7 +76,11 @@ fn agree_on_every_multiset(geometry: Geometry) -> (usize, usize) {
         all += 1;
         if let Ok(layout) = found {
             fitting += 1;
-            assert_eq!(layout.iter().map(|i| i.profile).collect::<Vec<_>>(), wanted, "in the order in which it was wanted");
+            assert_eq!(
+                layout.iter().map(|i| i.profile).collect::<Vec<_>>(),
+                wanted,
+                "in the order in which it was wanted"
+            );
             assert!(is_lawful(&geometry, &layout), "{layout:?}");
             assert_eq!(planner.check(&layout), Ok(()));
         }

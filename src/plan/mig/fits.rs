@@ -54,7 +54,8 @@ impl Planner {
             layers.push(layer);
         }
         let last = layers.last()?;
-        let (mut at, best) = last.iter().enumerate().max_by_key(|(at, link)| (self.graph.worth(link.node), Reverse(*at)))?;
+        let (mut at, best) =
+            last.iter().enumerate().max_by_key(|(at, link)| (self.graph.worth(link.node), Reverse(*at)))?;
         let mut found: Vec<(usize, Instance)> = Vec::with_capacity(wanted.len());
         for (layer, (place, _, told)) in layers.iter().skip(1).zip(&order).rev() {
             let link = layer.get(at)?;

@@ -249,7 +249,8 @@ fn told(used: &[Result<Used<'_>, WhyNoRoom>], wanted: Pick, moves: Vec<Move>, mo
     let mut recarve = Recarve { wanted, moves, destroy: Vec::new(), create: new.clone(), moved };
     for (card, used) in used.iter().enumerate() {
         let Ok(used) = used else { continue };
-        let leaves = |instance: &Instance| recarve.moves.iter().any(|m| m.from.card == card && m.from.instance == *instance);
+        let leaves =
+            |instance: &Instance| recarve.moves.iter().any(|m| m.from.card == card && m.from.instance == *instance);
         let mut layout: Vec<Instance> = used.held.iter().filter(|instance| !leaves(instance)).copied().collect();
         layout.extend(new.iter().filter(|pick| pick.card == card).map(|pick| pick.instance));
         let idle: Vec<Instance> = used.carved.iter().filter(|c| !c.is_in_use).map(|c| c.instance).collect();

@@ -22,7 +22,8 @@ fn cheapest(geometry: &Geometry, cards: &[Vec<Carved>], wanted: MigProfile) -> O
     for (target, carved) in cards.iter().enumerate() {
         let held_here = held(carved);
         for set in 0..1_u32 << held_here.len() {
-            let (moved, kept): (Vec<_>, Vec<_>) = held_here.iter().enumerate().partition(|(at, _)| set & (1 << at) != 0);
+            let (moved, kept): (Vec<_>, Vec<_>) =
+                held_here.iter().enumerate().partition(|(at, _)| set & (1 << at) != 0);
             let moved: Vec<Instance> = moved.into_iter().map(|(_, i)| *i).collect();
             let kept: Vec<Instance> = kept.into_iter().map(|(_, i)| *i).collect();
             let ways = cards.len().pow(u32::try_from(moved.len()).unwrap());
@@ -54,8 +55,13 @@ fn check(geometry: &Geometry, cards: &[Vec<Carved>], wanted: MigProfile, found: 
     let mut made: Vec<Pick> = found.moves.iter().map(|m| m.to).collect();
     made.push(found.wanted);
     for (card, carved) in cards.iter().enumerate() {
-        let gone: Vec<Instance> =
-            found.destroy.iter().chain(found.moves.iter().map(|m| &m.from)).filter(|p| p.card == card).map(|p| p.instance).collect();
+        let gone: Vec<Instance> = found
+            .destroy
+            .iter()
+            .chain(found.moves.iter().map(|m| &m.from))
+            .filter(|p| p.card == card)
+            .map(|p| p.instance)
+            .collect();
         let mut after: Vec<Instance> = carved.iter().map(|c| c.instance).filter(|i| !gone.contains(i)).collect();
         after.extend(found.create.iter().filter(|p| p.card == card).map(|p| p.instance));
         assert!(is_lawful(geometry, &after), "{after:?}");
@@ -63,7 +69,10 @@ fn check(geometry: &Geometry, cards: &[Vec<Carved>], wanted: MigProfile, found: 
             assert!(after.contains(&pick.instance), "{pick:?} is there in the end");
         }
         for pick in found.destroy.iter().filter(|p| p.card == card) {
-            assert!(carved.contains(&Carved { instance: pick.instance, is_in_use: false }), "only idle ones are destroyed");
+            assert!(
+                carved.contains(&Carved { instance: pick.instance, is_in_use: false }),
+                "only idle ones are destroyed"
+            );
         }
         for m in found.moves.iter().filter(|m| m.from.card == card) {
             assert!(carved.contains(&Carved { instance: m.from.instance, is_in_use: true }));
@@ -89,7 +98,11 @@ fn agree(geometry: &Geometry, cards: &[Vec<Carved>], wanted: MigProfile) {
 
 fn carved(geometry: &Geometry, seeds: &[u64]) -> Vec<Carved> {
     let is_in_use = |at: usize| seeds.get(at).is_none_or(|seed| seed % 4 != 0);
-    layout(geometry, seeds).into_iter().enumerate().map(|(at, instance)| Carved { instance, is_in_use: is_in_use(at) }).collect()
+    layout(geometry, seeds)
+        .into_iter()
+        .enumerate()
+        .map(|(at, instance)| Carved { instance, is_in_use: is_in_use(at) })
+        .collect()
 }
 
 fn seeds() -> impl Strategy<Value = Vec<u64>> {

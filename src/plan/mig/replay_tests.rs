@@ -79,7 +79,9 @@ fn is_no_worse_than_first_fit(cards: usize) {
     });
     for (name, (came, served, slices)) in [("gvm", ours), ("first fit", first), ("driver's order", driver)] {
         let rate = 100.0 * f64::from(served) / f64::from(came);
-        println!("{cards} cards, {STEPS} steps, {name}: {served} of {came} served ({rate:.2} %), {slices} memory slices");
+        println!(
+            "{cards} cards, {STEPS} steps, {name}: {served} of {came} served ({rate:.2} %), {slices} memory slices"
+        );
     }
     assert!(ours.1 >= first.1, "served: {ours:?}, first fit {first:?}");
     assert!(ours.2 >= first.2, "slices: {ours:?}, first fit {first:?}");

@@ -133,7 +133,8 @@ mod tests {
 
     #[test]
     fn the_tables_are_whole() {
-        let counts = all().map(|(name, card)| (name, card.profiles().len(), card.compute_slices(), card.memory_slices()));
+        let counts =
+            all().map(|(name, card)| (name, card.profiles().len(), card.compute_slices(), card.memory_slices()));
         let large = |name| (name, 7, 7, 8);
         assert_eq!(
             counts,

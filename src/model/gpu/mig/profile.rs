@@ -167,7 +167,9 @@ mod tests {
 
     #[test]
     fn names_are_read_and_written_back() {
-        for text in ["1g.5gb", "3g.40gb", "7g.141gb", "1g.10gb+me", "1g.24gb+me.all", "4g.96gb+gfx", "2g.48gb-me", "1c.3g.40gb"] {
+        for text in
+            ["1g.5gb", "3g.40gb", "7g.141gb", "1g.10gb+me", "1g.24gb+me.all", "4g.96gb+gfx", "2g.48gb-me", "1c.3g.40gb"]
+        {
             assert_eq!(text.parse::<MigProfile>().unwrap().to_string(), text);
         }
         let whole: MigProfile = "1c.1g.5gb+me".parse().unwrap();
@@ -186,9 +188,28 @@ mod tests {
     #[test]
     fn what_is_no_name_is_told_what_would_be() {
         let wrong = [
-            "", "3g", "g.5gb", "3g.gb", "03g.40gb", "0g.5gb", "3g.040gb", "3G.40GB", " 3g.40gb", "3g.40gb ", "3g.40",
-            "3g.40gib", "3g.40gbme", "+3g.40gb", "300g.40gb", "3g.99999gb", "c.3g.40gb", "1c3g.40gb", "1c.2c.3g.40gb",
-            "3g.4\u{660}gb", "MIG 3g.40gb", "3g.40gb\n",
+            "",
+            "3g",
+            "g.5gb",
+            "3g.gb",
+            "03g.40gb",
+            "0g.5gb",
+            "3g.040gb",
+            "3G.40GB",
+            " 3g.40gb",
+            "3g.40gb ",
+            "3g.40",
+            "3g.40gib",
+            "3g.40gbme",
+            "+3g.40gb",
+            "300g.40gb",
+            "3g.99999gb",
+            "c.3g.40gb",
+            "1c3g.40gb",
+            "1c.2c.3g.40gb",
+            "3g.4\u{660}gb",
+            "MIG 3g.40gb",
+            "3g.40gb\n",
         ];
         for text in wrong {
             assert!(fault(text).contains("write it as the card does"), "{text:?}: {}", fault(text));

@@ -31,13 +31,12 @@ impl Numbers {
     }
 }
 
-/// Partitions put down at random, most of them small as 100 have to lie on 16 cards; one in eight idle.
+/// Partitions put down at random, most of them of one slice as 100 have to lie on 16 cards; one in eight idle.
 fn host(planner: &Planner, numbers: &mut Numbers) -> Vec<Vec<Carved>> {
     let mut cards: Vec<Vec<Carved>> = vec![Vec::new(); CARDS];
     let mut placed = 0;
     while placed < PARTITIONS {
-        // Where large ones have left too little, the small one is put down.
-        let profile = [0, 0, 0, 0, 0, 0, 1, 2][numbers.below(8)];
+        let profile = [0, 0, 0, 0, 0, 0, 1, 2].get(numbers.below(8)).copied().unwrap_or_default();
         let card = numbers.below(CARDS);
         let (Some(told), Some(carved)) = (planner.geometry().profiles().get(profile), cards.get_mut(card)) else {
             continue;

@@ -176,8 +176,14 @@ fn at_load(planner: &Planner, jobs: &[Job], load: f64) -> Vec<Job> {
     let slices = CARDS as f64 * f64::from(planner.geometry().memory_slices());
     let (first, last) = (jobs.first().map_or(0, |j| j.arrival_ms), jobs.last().map_or(0, |j| j.arrival_ms));
     let scale = work / slices / load / (last - first).max(1) as f64;
-    let scaled = |job: &Job| Job { arrival_ms: ((job.arrival_ms - first) as f64 * scale) as u64, ..job.clone() };
+    let scaled = |job: &Job| Job { arrival_ms: whole((job.arrival_ms - first) as f64 * scale), ..job.clone() };
     jobs.iter().map(scaled).collect()
+}
+
+/// Without what is behind the point; numbers here are positive and far below 2^63.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+const fn whole(number: f64) -> u64 {
+    number as u64
 }
 
 fn profile(name: &str) -> Result<MigProfile, String> {
@@ -214,10 +220,10 @@ fn read(path: &str) -> Result<Vec<Job>, String> {
         if count(gpus)? < 1.0 || value(begun).is_empty() {
             continue;
         }
-        let gpus = count(gpus)? as usize;
-        let name = if gpus > 1 { "7g.80gb" } else { profile_for(count(milli)? as u64) };
-        let lasts_ms = ((count(gone)? - count(begun)?).max(1.0) * 1000.0) as u64;
-        jobs.push(Job { arrival_ms: (count(made)? * 1000.0) as u64, lasts_ms, count: gpus, profile: profile(name)? });
+        let gpus = usize::try_from(whole(count(gpus)?)).map_err(|error| error.to_string())?;
+        let name = if gpus > 1 { "7g.80gb" } else { profile_for(whole(count(milli)?)) };
+        let lasts_ms = whole((count(gone)? - count(begun)?).max(1.0) * 1000.0);
+        jobs.push(Job { arrival_ms: whole(count(made)? * 1000.0), lasts_ms, count: gpus, profile: profile(name)? });
     }
     jobs.sort_by_key(|job| job.arrival_ms);
     Ok(jobs)
@@ -245,7 +251,7 @@ fn synthetic() -> Result<Vec<Job>, String> {
     let mut now = 0.0;
     for _ in 0..7000 {
         now -= 60_000.0 * (1.0 - share()).ln();
-        let mut drawn = (share() * 100.0) as u64;
+        let mut drawn = whole(share() * 100.0);
         let mut ask = (1, "1g.10gb");
         for (weight, count, name) in ASKS {
             if drawn < weight {
@@ -255,8 +261,8 @@ fn synthetic() -> Result<Vec<Job>, String> {
             drawn -= weight;
         }
         // Ten minutes in the middle, a tenth of them longer than two hours.
-        let lasts_ms = (600_000.0 * (4.0 * (share() + share() + share() - 1.5)).exp()) as u64;
-        jobs.push(Job { arrival_ms: now as u64, lasts_ms, count: ask.0, profile: profile(ask.1)? });
+        let lasts_ms = whole(600_000.0 * (4.0 * (share() + share() + share() - 1.5)).exp());
+        jobs.push(Job { arrival_ms: whole(now), lasts_ms, count: ask.0, profile: profile(ask.1)? });
     }
     Ok(jobs)
 }

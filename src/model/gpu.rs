@@ -3,6 +3,7 @@
 //! Only whole cards are planned today; the shapes of vGPU and MIG partitions are here from the first day so
 //! that rows and descriptions need not change when they come.
 
+pub mod mig;
 mod name;
 mod request;
 mod vgpu;

@@ -162,6 +162,21 @@ fn model_and_plan_are_pure() {
     none("pure", &wrong);
 }
 
+/// What a card can be divided into is asked of it: the published tables contradict each other.
+#[test]
+fn published_tables_are_for_tests_only() {
+    let mut wrong = Vec::new();
+    for source in
+        sources().iter().filter(|source| !source.is_in(&["model/gpu/mig/fixtures.rs", "gpu/fake", "gpu/fake.rs"]))
+    {
+        let named = source.places_of("fixtures").filter(|(_, before, _)| !before.ends_with("pub mod "));
+        wrong.extend(named.map(|(line, ..)| said(source, line, "names the published MIG tables")));
+        let measured = source.places_of("yardstick").filter(|(_, before, _)| !before.ends_with("pub mod "));
+        wrong.extend(measured.map(|(line, ..)| said(source, line, "places by what is only a measure")));
+    }
+    none("fixtures", &wrong);
+}
+
 #[test]
 fn only_the_store_speaks_sql() {
     let verbs = ["SELECT ", "INSERT INTO", "UPDATE ", "DELETE FROM", "BEGIN ", "CREATE TABLE", "PRAGMA "];

@@ -16,12 +16,14 @@ scenario() {
        echo 0 >/sys/bus/pci/devices/$_card/sriov_numvfs; echo $_card >/sys/bus/pci/devices/$_card/driver/unbind
        echo $_card=10de:26b9:030200 >/sys/module/fakeid/parameters/set; echo $_card >/sys/bus/pci/drivers_probe; }; card driver $_card"
   check "its functions are with the same driver" lab_within 60 $'nvidia\nnvidia' \
-    "[ \$(cat /sys/bus/pci/devices/$_card/sriov_numvfs) = 4 ] || echo 4 >/sys/bus/pci/devices/$_card/sriov_numvfs
+    "[ \$(cat /sys/bus/pci/devices/$_card/sriov_numvfs) = 4 ] || {
+       echo 1 >/sys/bus/pci/devices/$_card/sriov_drivers_autoprobe; echo 4 >/sys/bus/pci/devices/$_card/sriov_numvfs; }
      card driver $vf 0000:03:10.2"
   check "gvm sees a card that is divided" lab_within 60 divided "gvm -q gpu scan >/dev/null 2>&1; gpu field $_card state"
   check "four of the smallest fit, and one of the largest" lab_says '4 1' "echo \$($(_offer L40S-12Q)) \$($(_offer L40S-48Q))"
 
-  check "a machine with a vGPU is made" in_lab 500 gvm create small --profile lab --gpu vgpu:L40S-12Q
+  check "a machine with a vGPU is made" in_lab "$LAB_SHORT" gvm create small --profile lab --gpu vgpu:L40S-12Q --no-wait
+  check "its guest has looked around" lab_within "$LAB_LONG" 1 "gvm logs small | grep -c L2-DONE"
   check "its function has the type" lab_says 1150 "$(_type $vf)"
   check "and stays with its driver" lab_says nvidia card driver $vf
   check "libvirt does not manage it" lab_says no "virsh dumpxml \$(virsh -q list --name | head -n 1) | sed -n \"s/.*hostdev mode='subsystem' type='pci' managed='\\(.*\\)'.*/\\1/p\""

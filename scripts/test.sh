@@ -200,6 +200,7 @@ suite_ansible() { "$root/scripts/test-ansible.sh"; }
 suite_lab() {
   # Alone, like the others: its emulator wants a core for itself.
   in_repo cargo build --quiet --bin gvm --test it --features "$GVM_FEATURES"
+  [ -z "$all" ] || export GVM_LONG=1
   GVM_BIN=$target/debug/gvm "$root/scripts/test-lab.sh"
 }
 

@@ -105,23 +105,29 @@ async fn a_machine_has_the_whole_card_and_the_host_has_it_back_after_the_stop() 
     assert_eq!(world.gpus.binds(at(CARD)), binds);
 }
 
+/// A machine whose manager died after so many steps of its start or its stop, settled by the next one.
+async fn crashed(world: &World, gpu: &str, is_stop: bool, steps: usize) -> (Life, VmId) {
+    let life = world.live().await;
+    let vm = create(&life, "train", gpu).await.unwrap();
+    if is_stop {
+        life.settle(vm).await;
+        life.power(vm, Wanted::Stop).await.unwrap();
+    }
+    for _ in 0..steps {
+        reconciler::look(&life.manager, vm).await.unwrap();
+    }
+    life.crash().await;
+    let life = world.live().await;
+    life.settle(vm).await;
+    (life, vm)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crash_after_every_step_loses_and_doubles_no_lease() {
     for (is_stop, most) in [(false, 7), (true, 4)] {
         for crash_after in 0..=most {
             let world = world(&[CARD]);
-            let life = world.live().await;
-            let vm = create(&life, "train", "1").await.unwrap();
-            if is_stop {
-                life.settle(vm).await;
-                life.power(vm, Wanted::Stop).await.unwrap();
-            }
-            for _ in 0..crash_after {
-                reconciler::look(&life.manager, vm).await.unwrap();
-            }
-            life.crash().await;
-            let life = world.live().await;
-            life.settle(vm).await;
+            let (life, vm) = crashed(&world, "1", is_stop, crash_after).await;
             let held = life.store.leases().await.unwrap().len();
             let should = if is_stop { (VmState::Stopped, 0, HOST) } else { (VmState::Running, 1, VFIO) };
             let is = (life.state(vm).await.unwrap(), held);

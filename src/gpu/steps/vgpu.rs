@@ -122,23 +122,20 @@ impl Steps<'_> {
             .collect()
     }
 
-    /// The function itself, and its neighbours behind the same card.
-    fn neighbours(&self, vf: PciAddress) -> impl Iterator<Item = String> {
+    /// What the function itself lists, and then its neighbours behind the same card.
+    fn listed_around(&self, vf: PciAddress) -> impl Iterator<Item = (u32, VgpuTypeName)> {
         let own = format!("{DEVICES}/{vf}/nvidia");
         let other = move |number: u32| format!("{DEVICES}/{vf}/physfn/virtfn{number}/nvidia");
-        std::iter::once(own).chain((0..MAX_VFS).map(other))
+        let folders = std::iter::once(own).chain((0..MAX_VFS).map(other));
+        folders.take_while(|folder| self.files.exists(folder)).flat_map(|folder| vgpu::listed(&self.files, &folder))
     }
 
     fn number_of(&self, vf: PciAddress, name: &VgpuTypeName) -> Option<u32> {
-        let folders = self.neighbours(vf).take_while(|folder| self.files.exists(folder));
-        let mut all = folders.flat_map(|folder| vgpu::listed(&self.files, &folder));
-        all.find(|(_, listed)| listed == name).map(|(id, _)| id)
+        self.listed_around(vf).find(|(_, listed)| listed == name).map(|(id, _)| id)
     }
 
     fn name_of(&self, vf: PciAddress, id: u32) -> Option<VgpuTypeName> {
-        let folders = self.neighbours(vf).take_while(|folder| self.files.exists(folder));
-        let mut all = folders.flat_map(|folder| vgpu::listed(&self.files, &folder));
-        all.find(|(listed, _)| *listed == id).map(|(_, name)| name)
+        self.listed_around(vf).find(|(listed, _)| *listed == id).map(|(_, name)| name)
     }
 
     // --- mediated devices ---------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ impl Table {
 
 /// The cards that are divided into vGPUs. Those that are kept out of use or are not gvm's give nothing away.
 fn pools_of(entries: &[Entry], leases: &[GpuLease], devices: &[GpuDevice]) -> Vec<VgpuPool> {
-    let cards: Vec<Card> = entries.iter().filter_map(|entry| entry.card.clone()).collect();
+    let cards: Vec<&Card> = entries.iter().filter_map(|entry| entry.card.as_ref()).collect();
     let held = leases.iter().filter_map(|lease| lease.partition.vgpu());
     let held: Vec<VgpuHeld> = held.map(|(site, name)| VgpuHeld { site, name: name.clone() }).collect();
     let id = |card: &Card| {

@@ -106,7 +106,7 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         }
         cards.push((partition, card));
     }
-    for partition in &vm.placement.gpus {
+    for partition in vm.placement.gpus.iter().filter(|partition| partition.vgpu().is_some()) {
         slices::ensure_made(manager, vm, &seen, partition, step).await?;
         hold::point("vgpu-made").await;
     }

@@ -27,16 +27,6 @@ pub enum VgpuFramework {
     VendorVfio,
 }
 
-impl VgpuFramework {
-    /// In words.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::Mdev => "mdev",
-            Self::VendorVfio => "vendor-vfio",
-        }
-    }
-}
-
 /// A type that could be made at a parent now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OfferedType {

@@ -17,15 +17,15 @@ pub struct VgpuHeld {
 }
 
 /// The cards that are divided into vGPUs, by address. `id` says what a card is called for life.
-pub fn pools(cards: &[Card], held: &[VgpuHeld], id: impl Fn(&Card) -> GpuId) -> Vec<VgpuPool> {
+pub fn pools(cards: &[&Card], held: &[VgpuHeld], id: impl Fn(&Card) -> GpuId) -> Vec<VgpuPool> {
     let whole = cards.iter().filter(|card| !card.is_vf());
     let mut pools: Vec<VgpuPool> = whole.filter_map(|card| pool(card, cards, held, id(card))).collect();
     pools.sort_by_key(|pool| pool.bdf);
     pools
 }
 
-fn pool(card: &Card, cards: &[Card], held: &[VgpuHeld], gpu: GpuId) -> Option<VgpuPool> {
-    let is_its = |other: &&Card| other.address == card.address || other.physfn == Some(card.address);
+fn pool(card: &Card, cards: &[&Card], held: &[VgpuHeld], gpu: GpuId) -> Option<VgpuPool> {
+    let is_its = |other: &&&Card| other.address == card.address || other.physfn == Some(card.address);
     let mut parents: Vec<Parent> =
         cards.iter().filter(is_its).filter_map(|function| parent(function, card, held)).collect();
     parents.sort_by_key(|parent| parent.address);

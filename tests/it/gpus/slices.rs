@@ -90,18 +90,7 @@ async fn a_crash_after_every_step_loses_and_doubles_no_vgpu() {
     for (is_stop, most) in [(false, 7), (true, 4)] {
         for crash_after in 0..=most {
             let world = divided();
-            let life = world.live().await;
-            let vm = create(&life, "train", "vgpu:A100D-40C").await.unwrap();
-            if is_stop {
-                life.settle(vm).await;
-                life.power(vm, Wanted::Stop).await.unwrap();
-            }
-            for _ in 0..crash_after {
-                reconciler::look(&life.manager, vm).await.unwrap();
-            }
-            life.crash().await;
-            let life = world.live().await;
-            life.settle(vm).await;
+            let (life, vm) = crashed(&world, "vgpu:A100D-40C", is_stop, crash_after).await;
             let held = life.store.leases().await.unwrap().len();
             let should = if is_stop { (VmState::Stopped, 0) } else { (VmState::Running, 1) };
             assert_eq!((life.state(vm).await.unwrap(), held), should, "stop {is_stop}, after {crash_after} steps");

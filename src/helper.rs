@@ -1,7 +1,7 @@
 //! The child mode for kernel writes that can block: `gvm helper`.
 //!
 //! ```text
-//!   manager --starts--> gvm helper bind|restore|make-vgpu|remove-vgpu --root / ADDRESS... --writes--> /sys
+//!   manager --starts--> gvm helper bind|restore|make-vgpu|... --root / ADDRESS... --writes--> /sys
 //!           <--lines of JSON: what it is about to do, what it has done--+
 //! ```
 //!
@@ -18,7 +18,7 @@ use crate::gpu::steps::{Progress, Steps};
 use crate::model::card::function::HelperJob;
 
 /// Does a job and tells about it on standard output.
-pub fn run(root: &Path, patience: Duration, job: &HelperJob) -> ExitCode {
+pub fn run(root: &Path, nvml: Option<&Path>, patience: Duration, job: &HelperJob) -> ExitCode {
     let mut lines = 0_u32;
     let mut tell = |progress: &Progress| {
         say(progress);
@@ -29,6 +29,7 @@ pub fn run(root: &Path, patience: Duration, job: &HelperJob) -> ExitCode {
     let done = match job {
         HelperJob::Driver(job) => steps.run(job),
         HelperJob::Vgpu(job) => steps.run_vgpu(job),
+        HelperJob::Shape(job) => steps.run_shape(job, nvml),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

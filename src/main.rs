@@ -11,8 +11,8 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    if let Some((root, patience, job)) = cli.helper() {
-        return gvm::helper::run(&root, patience, &job);
+    if let Some((place, job)) = cli.helper() {
+        return gvm::helper::run(&place.root, place.nvml.as_deref(), place.patience(), &job);
     }
     let Some(service) = cli.service() else { return cli::run(cli) };
     let config = match cli.service_config() {

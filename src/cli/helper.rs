@@ -6,7 +6,9 @@ use std::time::Duration;
 use clap::Subcommand;
 
 use crate::model::card::function::{DriverJob, HelperJob as Job, Restore};
+use crate::model::card::shape::{MAX_FUNCTIONS, ShapeJob, parse_instance};
 use crate::model::card::vgpu::{VgpuJob, VgpuSite};
+use crate::model::gpu::mig::Instance;
 use crate::model::gpu::{PciAddress, VgpuTypeName};
 
 /// What the helper is to do.
@@ -34,6 +36,40 @@ pub enum HelperCommand {
     MakeVgpu(VgpuArgs),
     /// Take a vGPU away, if it is of this type
     RemoveVgpu(VgpuArgs),
+    /// Switch virtual functions of a card on, or off
+    SetFunctions {
+        /// Where, and how long
+        #[command(flatten)]
+        place: Place,
+        /// The card
+        card: PciAddress,
+        /// How many, or all
+        #[arg(value_parser = functions)]
+        count: Functions,
+    },
+    /// Switch MIG on or off
+    SetMig {
+        /// Where, and how long
+        #[command(flatten)]
+        place: Place,
+        /// The card
+        card: PciAddress,
+        /// on or off
+        #[arg(value_parser = ["on", "off"])]
+        mode: String,
+    },
+    /// Reset a card by its driver
+    Reset {
+        /// Where, and how long
+        #[command(flatten)]
+        place: Place,
+        /// The card
+        card: PciAddress,
+    },
+    /// Make a MIG instance
+    MakeInstance(InstanceArgs),
+    /// End a MIG instance
+    RemoveInstance(InstanceArgs),
 }
 
 /// A vGPU
@@ -50,9 +86,36 @@ pub struct VgpuArgs {
     name: VgpuTypeName,
 }
 
+/// A MIG instance
+#[derive(Clone, Debug, clap::Args)]
+pub struct InstanceArgs {
+    /// Where, and how long
+    #[command(flatten)]
+    place: Place,
+    /// The card
+    card: PciAddress,
+    /// Profile, first memory slice and number of memory slices, such as 3g.40gb@4:4
+    #[arg(value_parser = parse_instance)]
+    instance: Instance,
+}
+
+/// How many virtual functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Functions(Option<u32>);
+
+fn functions(text: &str) -> Result<Functions, String> {
+    match text {
+        "all" => Ok(Functions(None)),
+        number => match number.parse() {
+            Ok(count) if count <= MAX_FUNCTIONS => Ok(Functions(Some(count))),
+            _ => Err(format!("write a number up to {MAX_FUNCTIONS}, or all")),
+        },
+    }
+}
+
 impl HelperCommand {
-    /// Where, how long each function may take, and what.
-    pub fn parts(&self) -> (PathBuf, Duration, Job) {
+    /// What to do, and where.
+    pub fn parts(&self) -> (&Place, Job) {
         let (place, job) = match self {
             Self::Bind { place, functions } => (place, Job::Driver(DriverJob::Bind(functions.clone()))),
             Self::Restore { place, functions } => (place, Job::Driver(DriverJob::Restore(functions.clone()))),
@@ -62,8 +125,21 @@ impl HelperCommand {
             Self::RemoveVgpu(VgpuArgs { place, site, name }) => {
                 (place, Job::Vgpu(VgpuJob::Remove { site: *site, name: name.clone() }))
             }
+            Self::SetFunctions { place, card, count } => {
+                (place, Job::Shape(ShapeJob::Functions { card: *card, count: count.0 }))
+            }
+            Self::SetMig { place, card, mode } => {
+                (place, Job::Shape(ShapeJob::MigMode { card: *card, is_on: mode == "on" }))
+            }
+            Self::Reset { place, card } => (place, Job::Shape(ShapeJob::Reset { card: *card })),
+            Self::MakeInstance(InstanceArgs { place, card, instance }) => {
+                (place, Job::Shape(ShapeJob::MakeInstance { card: *card, instance: *instance }))
+            }
+            Self::RemoveInstance(InstanceArgs { place, card, instance }) => {
+                (place, Job::Shape(ShapeJob::RemoveInstance { card: *card, instance: *instance }))
+            }
         };
-        (place.root.clone(), Duration::from_millis(place.patience_ms), job)
+        (place, job)
     }
 }
 
@@ -72,8 +148,18 @@ impl HelperCommand {
 pub struct Place {
     /// The folder that stands for /
     #[arg(long, value_name = "DIR", default_value = "/")]
-    root: PathBuf,
+    pub root: PathBuf,
+    /// NVIDIA's management library; the system's by default
+    #[arg(long, value_name = "FILE")]
+    pub nvml: Option<PathBuf>,
     /// Time for each function to come to its driver
     #[arg(long, value_name = "MS", default_value_t = 25_000)]
     patience_ms: u64,
+}
+
+impl Place {
+    /// Time for each function.
+    pub const fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience_ms)
+    }
 }

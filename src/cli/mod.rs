@@ -45,7 +45,6 @@ mod wait;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
@@ -196,8 +195,8 @@ impl Cli {
         }
     }
 
-    /// What the helper is to do, where it is asked for: below which root, with how much time for each function.
-    pub fn helper(&self) -> Option<(PathBuf, Duration, HelperJob)> {
+    /// What the helper is to do, and where, if it is asked for.
+    pub fn helper(&self) -> Option<(&helper::Place, HelperJob)> {
         match &self.command {
             Command::Helper(command) => Some(command.parts()),
             _ => None,

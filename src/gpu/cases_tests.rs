@@ -302,7 +302,7 @@ fn modes_are_told_by_what_the_card_is_divided_into() {
     let mut found = tree.look();
     let divided_up = at("0000:05:00.0");
     let mut facts = NvmlFacts::at(divided_up);
-    facts.mig = Some(MigFacts { is_on: true, is_on_pending: false });
+    facts.mig = Some(MigFacts { is_on: true, ..MigFacts::default() });
     found.cards.iter_mut().find(|card| card.address == divided_up).unwrap().nvml = Some(facts);
     let found = found.judged(None);
     for (address, _, mode) in cards {

@@ -27,6 +27,7 @@ use super::sysfs::slot;
 use super::{BindError, GpuError, GpuOptions, function};
 use crate::child::{self, ChildCall};
 use crate::model::card::function::{DriverJob, FunctionState};
+use crate::model::card::shape::{ShapeJob, instance_text};
 use crate::model::card::vgpu::VgpuJob;
 use crate::model::gpu::PciAddress;
 
@@ -35,6 +36,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// modprobe(8) reads some files and links a module in.
 const MODPROBE: Duration = Duration::from_secs(10);
+
+/// A card takes so much longer to be divided otherwise than a function to change its driver: 16 virtual functions take
+/// half a minute to come to theirs.
+const SHAPE_FACTOR: u32 = 4;
 
 /// What a helper prints is a few lines for each function.
 const MAX_OUTPUT: u64 = 1 << 20;
@@ -101,7 +106,7 @@ impl Claims {
             DriverJob::Bind(addresses) => ("bind", addresses.iter().map(ToString::to_string).collect()),
             DriverJob::Restore(all) => ("restore", all.iter().map(ToString::to_string).collect()),
         };
-        self.help(&taken, verb, functions).await?;
+        self.help(&taken, verb, functions, self.options.bind_patience).await?;
         match self.look(&job).await?.first() {
             None => Ok(()),
             Some(look) => Err(BindError::Failed(format!("{}: its driver has changed again meanwhile", look.address))),
@@ -117,7 +122,25 @@ impl Claims {
             VgpuJob::Make { name, .. } => ("make-vgpu", name),
             VgpuJob::Remove { name, .. } => ("remove-vgpu", name),
         };
-        self.help(&taken, verb, vec![job.site().to_string(), name.to_string()]).await
+        let words = vec![job.site().to_string(), name.to_string()];
+        self.help(&taken, verb, words, self.options.bind_patience).await
+    }
+
+    /// Changes what a card is divided into. The helper looks first, as with vGPUs.
+    pub(super) async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError> {
+        self.adopt().await.map_err(|error| BindError::Transient(error.to_string()))?;
+        let taken = self.flights.begin(&[job.card()])?;
+        let (verb, word) = match job {
+            ShapeJob::Functions { count, .. } => {
+                ("set-functions", Some(count.map_or_else(|| "all".to_owned(), |count| count.to_string())))
+            }
+            ShapeJob::MigMode { is_on, .. } => ("set-mig", Some(if *is_on { "on" } else { "off" }.to_owned())),
+            ShapeJob::Reset { .. } => ("reset", None),
+            ShapeJob::MakeInstance { instance, .. } => ("make-instance", Some(instance_text(instance))),
+            ShapeJob::RemoveInstance { instance, .. } => ("remove-instance", Some(instance_text(instance))),
+        };
+        let words = [job.card().to_string()].into_iter().chain(word).collect();
+        self.help(&taken, verb, words, self.options.bind_patience * SHAPE_FACTOR).await
     }
 
     /// The functions that are not as wished yet, and may be changed.
@@ -157,15 +180,15 @@ impl Claims {
     }
 
     /// Runs the helper, with a deadline for each function.
-    async fn help(&self, taken: &Taken, verb: &str, words: Vec<String>) -> Result<(), BindError> {
+    async fn help(&self, taken: &Taken, verb: &str, words: Vec<String>, patience: Duration) -> Result<(), BindError> {
         let cannot = |error: std::io::Error| BindError::Transient(format!("the helper cannot be run: {error}"));
-        let mut call =
-            ChildCall::new(&self.options.helper, self.options.bind_patience).args(self.arguments(verb, words));
+        let arguments = self.arguments(verb, words, patience);
+        let mut call = ChildCall::new(&self.options.helper, patience).args(arguments);
         let mut child = call.command().stderr(Stdio::null()).spawn().map_err(cannot)?;
         taken.runs(child.id().and_then(Process::of));
         let Some(stdout) = child.stdout.take() else { return Err(cannot(std::io::ErrorKind::BrokenPipe.into())) };
         let mut lines = BufReader::new(stdout.take(MAX_OUTPUT)).lines();
-        let mut deadline = Instant::now() + self.options.bind_patience;
+        let mut deadline = Instant::now() + patience;
         let mut doing = "starting".to_owned();
         let mut failure = None;
         let status = loop {
@@ -176,7 +199,7 @@ impl Claims {
                     taken.does(&doing);
                     tracing::debug!(step = %doing, "gvm helper");
                     match progress {
-                        Progress::Begin { .. } => deadline = Instant::now() + self.options.bind_patience,
+                        Progress::Begin { .. } => deadline = Instant::now() + patience,
                         Progress::Failed { kind, text } => failure = Some((kind, text)),
                         _ => {}
                     }
@@ -184,9 +207,9 @@ impl Claims {
                 // Its end, or nothing that can be read: then its status says the rest.
                 Ok(Ok(None) | Err(_)) => match timeout_at(deadline, child.wait()).await {
                     Ok(status) => break status.map_err(cannot)?,
-                    Err(_) => return Err(self.give_up(taken, child, &doing).await),
+                    Err(_) => return Err(give_up(taken, child, &doing, patience).await),
                 },
-                Err(_) => return Err(self.give_up(taken, child, &doing).await),
+                Err(_) => return Err(give_up(taken, child, &doing, patience).await),
             }
         };
         match failure {
@@ -200,25 +223,28 @@ impl Claims {
         }
     }
 
-    fn arguments(&self, verb: &str, words: Vec<String>) -> Vec<std::ffi::OsString> {
+    fn arguments(&self, verb: &str, words: Vec<String>, patience: Duration) -> Vec<std::ffi::OsString> {
         // Its own patience ends before ours, so that it can still say what did not come.
-        let own = self.options.bind_patience.mul_f32(0.8).as_millis().to_string();
+        let own = patience.mul_f32(0.8).as_millis().to_string();
         let mut all: Vec<std::ffi::OsString> = ["helper", verb, "--root"].map(Into::into).into();
         all.push(self.options.root.clone().into());
+        if let Some(nvml) = &self.options.nvml {
+            all.extend(["--nvml".into(), nvml.clone().into()]);
+        }
         all.extend(["--patience-ms", &own, "--"].map(Into::into));
         all.extend(words.into_iter().map(Into::into));
         all
     }
+}
 
-    async fn give_up(&self, taken: &Taken, mut child: Child, doing: &str) -> BindError {
-        child::end(&mut child).await;
-        taken.sticks();
-        let after = seconds(self.options.bind_patience);
-        let is_gone = !matches!(child.try_wait(), Ok(None));
-        let end = match is_gone {
-            true => "it was killed",
-            false => "it cannot be killed, so the host has to be rebooted before this card can be used",
-        };
-        BindError::Stuck(format!("{doing}: the helper did not end within {after}; {end}"))
-    }
+async fn give_up(taken: &Taken, mut child: Child, doing: &str, patience: Duration) -> BindError {
+    child::end(&mut child).await;
+    taken.sticks();
+    let after = seconds(patience);
+    let is_gone = !matches!(child.try_wait(), Ok(None));
+    let end = match is_gone {
+        true => "it was killed",
+        false => "it cannot be killed, so the host has to be rebooted before this card can be used",
+    };
+    BindError::Stuck(format!("{doing}: the helper did not end within {after}; {end}"))
 }

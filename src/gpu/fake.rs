@@ -3,6 +3,7 @@
 //! A clone is the same host: it lives on when a manager is dropped, as cards do when one crashes.
 
 mod change;
+mod shape;
 mod vgpu;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +16,7 @@ use tokio::sync::watch;
 use super::sysfs::slot;
 use super::{BindError, GpuBackend, GpuError};
 use crate::model::card::function::{FunctionState, Restore};
+use crate::model::card::shape::ShapeJob;
 use crate::model::card::vgpu::VgpuJob;
 use crate::model::card::{Discovery, Holder, NvmlFacts};
 use crate::model::gpu::PciAddress;
@@ -219,5 +221,10 @@ impl GpuBackend for FakeGpus {
     async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError> {
         let _changing = self.begin(vec![job.site().parent]).await?;
         self.state().vgpu(job)
+    }
+
+    async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError> {
+        let _changing = self.begin(vec![job.card()]).await?;
+        self.state().reshape(job)
     }
 }

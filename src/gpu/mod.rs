@@ -2,12 +2,13 @@
 //!
 //! ```text
 //!   manager --discover, functions--> [dyn GpuBackend] --> HostGpus   /sys, /proc and NVML
-//!           --bind, restore, vgpu-->                  --> fake.rs    in memory, with faults
+//!           --bind, restore,                         --> fake.rs    in memory, with faults
+//!             vgpu, reshape -->
 //!
 //!   HostGpus: sysfs --> cards --> nvml (if the NVIDIA driver has one) --> join by address
 //!                         \--> names (pci.ids) --> holders --> judged: mode, blockers
 //!
-//!   bind, restore: claim (flights, lanes, function) --starts--> gvm helper --> steps: the writes
+//!   all changes: claim (flights, lanes, function) --starts--> gvm helper --> steps: the writes
 //! ```
 //!
 //! Discovery only reads: it never resets, rescans, binds or wakes a card. Drivers are changed by a child process alone,
@@ -47,6 +48,7 @@ use self::worker::{NotBegun, Worker};
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::function::{DriverJob, FunctionState, Restore};
 use crate::model::card::pci::PciIds;
+use crate::model::card::shape::ShapeJob;
 use crate::model::card::vgpu::VgpuJob;
 use crate::model::card::{CardFinding, CardFindingKind, Discovery, NvmlStatus};
 use crate::model::gpu::PciAddress;
@@ -154,6 +156,13 @@ pub trait GpuBackend: Send + Sync + std::fmt::Debug {
     ///
     /// Where it must not be, or did not come to be; see [`BindError`].
     async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError>;
+
+    /// Changes what a card is divided into.
+    ///
+    /// # Errors
+    ///
+    /// Where it must not be, or did not come to be; see [`BindError`].
+    async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError>;
 
     /// Waits until devices came, went or changed their drivers; for ever where nothing tells.
     async fn changed(&self) {
@@ -294,6 +303,10 @@ impl GpuBackend for HostGpus {
 
     async fn vgpu(&self, job: &VgpuJob) -> Result<(), BindError> {
         self.claims.vgpu(job).await
+    }
+
+    async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError> {
+        self.claims.reshape(job).await
     }
 
     async fn changed(&self) {

@@ -171,7 +171,8 @@ fn card(
     facts.is_persistent = told("persistence mode", device.is_in_persistent_mode(), &mut faults);
     step("MIG mode")?;
     let mig = told("MIG mode", device.mig_mode(), &mut faults);
-    facts.mig = mig.map(|mode| MigFacts { is_on: mode.current == 1, is_on_pending: mode.pending == 1 });
+    facts.mig =
+        mig.map(|mode| MigFacts { is_on: mode.current == 1, is_on_pending: mode.pending == 1, ..MigFacts::default() });
     facts.faults = faults;
     Ok(facts)
 }

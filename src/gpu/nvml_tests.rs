@@ -47,8 +47,8 @@ fn facts_come_from_the_library() {
     assert_eq!((first.address, second.address), (at("0000:41:00.0"), at("0001:c8:00.0")));
     assert_eq!((first.uuid.as_deref(), first.minor), (Some("GPU-00000000"), Some(4)));
     assert_eq!((first.memory, first.is_persistent), (Some(Mib(81_920)), Some(true)));
-    assert_eq!(second.mig, Some(MigFacts { is_on: false, is_on_pending: true }));
-    assert_eq!((third.mig, third.faults.len()), (None, 0), "a card without MIG has no fault");
+    assert_eq!(second.mig, Some(MigFacts { is_on_pending: true, ..MigFacts::default() }));
+    assert_eq!((third.mig.clone(), third.faults.len()), (None, 0), "a card without MIG has no fault");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn errors_of_initialising_are_told_in_words() {
 fn an_old_library_tells_what_it_can() {
     let answer = ask(&["-DOLD"]);
     assert_eq!(answer.cards.len(), 3);
-    assert_eq!((answer.cards[0].memory, answer.cards[0].mig, answer.cards[0].faults.len()), (None, None, 0));
+    assert_eq!((answer.cards[0].memory, answer.cards[0].mig.clone(), answer.cards[0].faults.len()), (None, None, 0));
 }
 
 #[test]

@@ -12,6 +12,7 @@
 //! about to do before it does it. What is already as wished is left alone, so that each job can be done again from
 //! wherever its last doing was ended.
 
+mod shape;
 mod vgpu;
 
 use std::fs::OpenOptions;
@@ -63,6 +64,13 @@ pub enum Progress {
         /// What; empty for a line without anything.
         value: String,
     },
+    /// Is about to run a program of the vendor.
+    Run {
+        /// For which card.
+        address: PciAddress,
+        /// The program and its arguments.
+        program: String,
+    },
     /// The write is back.
     Wrote {
         /// For which function.
@@ -101,6 +109,7 @@ impl Progress {
         match self {
             Self::Begin { address } => format!("looking at {address}"),
             Self::Write { address, file, value } => format!("{address}: {}", writing(file, value)),
+            Self::Run { address, program } => format!("{address}: running {program}"),
             Self::Wrote { address, file } => format!("{address}: after writing to /{file}"),
             Self::Wait { address, driver } => format!("{address}: waiting for {driver}"),
             Self::Done { address, .. } => format!("{address} is done"),

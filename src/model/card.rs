@@ -12,6 +12,7 @@ pub mod blockers;
 pub mod function;
 pub mod identity;
 pub mod known;
+pub mod shape;
 pub mod vgpu;
 pub mod xid;
 
@@ -19,7 +20,8 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::gpu::GpuId;
+use super::gpu::mig::{Geometry, Instance, MigProfile};
+use super::gpu::{GpuId, VgpuTypeName};
 pub use super::pci;
 use super::pci::PciAddress;
 use super::pci::{Bar, Function, GroupMember, IommuGroup, Link, PciIds, Upstream, Vendor};
@@ -131,12 +133,83 @@ impl Holder {
 }
 
 /// MIG as NVML says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MigFacts {
     /// In force.
     pub is_on: bool,
     /// In force after the next reset.
     pub is_on_pending: bool,
+    /// What the card can be divided into; `None` where it was not told, or makes no sense.
+    #[serde(default)]
+    pub geometry: Option<Geometry>,
+    /// What it is divided into.
+    #[serde(default)]
+    pub instances: Vec<MadeInstance>,
+}
+
+/// A GPU instance that is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MadeInstance {
+    /// NVML's number for it, which a virtual function shows as `gpu_instance_id`; it changes when it is made anew.
+    pub id: u32,
+    /// What it is and where it lies.
+    pub instance: Instance,
+    /// Compute instances in it; without one no machine can use it.
+    pub compute_instances: u32,
+}
+
+/// How the driver makes vGPUs of a card (`nvmlDeviceGetHostVgpuMode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HostVgpuMode {
+    /// On the card itself.
+    NonSriov,
+    /// On its virtual functions.
+    Sriov,
+}
+
+/// A type of vGPU that a card has, whatever there is room for at the moment (`nvmlDeviceGetSupportedVgpus`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SupportedVgpu {
+    /// Its name.
+    pub name: VgpuTypeName,
+    /// Its framebuffer.
+    pub memory: Option<Mib>,
+    /// At most so many on a card.
+    pub most: Option<u32>,
+    /// The profile of the MIG instance behind it; `None` where it shares the card by time.
+    pub profile: Option<MigProfile>,
+}
+
+/// What the driver says a card needs (`NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryAction {
+    /// Nothing.
+    None,
+    /// A reset of the card.
+    Reset,
+    /// A restart of the host.
+    Reboot,
+    /// No traffic to its neighbours any more.
+    DrainPeers,
+    /// An end of all work on it, and a reset.
+    DrainAndReset,
+    /// A number that this gvm does not know.
+    Other(u32),
+}
+
+/// Rows of memory that were replaced (`nvmlDeviceGetRemappedRows`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct RemappedRows {
+    /// After errors that could be corrected.
+    pub correctable: u32,
+    /// After errors that could not.
+    pub uncorrectable: u32,
+    /// Some are to be replaced at the next reset.
+    pub is_pending: bool,
+    /// One could not be replaced: the card is to be repaired.
+    pub has_failed: bool,
 }
 
 /// What NVML knows of a card. Only cards that the NVIDIA driver has are known to it.
@@ -152,6 +225,21 @@ pub struct NvmlFacts {
     pub memory: Option<Mib>,
     /// MIG, where the card has it.
     pub mig: Option<MigFacts>,
+    /// How vGPUs are made; `None` where the driver makes none.
+    #[serde(default)]
+    pub host_vgpu: Option<HostVgpuMode>,
+    /// Types of vGPU that it has.
+    #[serde(default)]
+    pub vgpu_types: Vec<SupportedVgpu>,
+    /// What it needs, where the driver tells it.
+    #[serde(default)]
+    pub recovery: Option<RecoveryAction>,
+    /// Rows of its memory that were replaced, where it replaces some.
+    #[serde(default)]
+    pub remapped: Option<RemappedRows>,
+    /// Why its clocks are held down by heat or power (`nvmlDeviceGetCurrentClocksEventReasons`), in plain words.
+    #[serde(default)]
+    pub throttled: Vec<String>,
     /// The number in `/dev/nvidiaN`.
     pub minor: Option<u32>,
     /// Persistence mode: the driver holds the card without any process to be found.
@@ -170,6 +258,11 @@ impl NvmlFacts {
             name: None,
             memory: None,
             mig: None,
+            host_vgpu: None,
+            vgpu_types: Vec::new(),
+            recovery: None,
+            remapped: None,
+            throttled: Vec::new(),
             minor: None,
             is_persistent: None,
             faults: Vec::new(),
@@ -265,6 +358,11 @@ impl Card {
         bars.map(|bar| bar.size.checked_next_power_of_two().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
     }
 
+    /// MIG, where it has it and NVML tells of it.
+    pub fn mig(&self) -> Option<&MigFacts> {
+        self.nvml.as_ref()?.mig.as_ref()
+    }
+
     /// Members of its IOMMU group that keep it from being handed out.
     pub fn blocking_members(&self) -> impl Iterator<Item = &GroupMember> {
         self.iommu.iter().flat_map(|group| &group.members).filter(|member| member.role.is_blocking())
@@ -273,7 +371,7 @@ impl Card {
     /// Its mode by what is known of it.
     pub fn derive_mode(&self) -> CardMode {
         let has_vgpu = self.vgpu.is_some() || self.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0);
-        let is_mig = self.nvml.as_ref().and_then(|nvml| nvml.mig).is_some_and(|mig| mig.is_on);
+        let is_mig = self.mig().is_some_and(|mig| mig.is_on);
         match &self.driver {
             // Its driver makes a VFIO device of each virtual function.
             _ if self.is_vf() && self.vgpu.is_some() => CardMode::Vgpu,

@@ -1,7 +1,4 @@
 //! GPUs: devices, requests, partitions, leases.
-//!
-//! Only whole cards are planned today; the shapes of vGPU and MIG partitions are here from the first day so
-//! that rows and descriptions need not change when they come.
 
 pub mod mig;
 mod name;
@@ -180,15 +177,6 @@ pub enum Partition {
         /// Its NUMA node.
         numa_node: Option<u32>,
     },
-    /// A MIG instance.
-    Mig {
-        /// The card.
-        gpu: GpuId,
-        /// Profile name.
-        profile: String,
-        /// First memory slice.
-        start: u32,
-    },
     /// A vGPU, of its own memory or with a MIG instance behind it.
     Vgpu {
         /// The card.
@@ -201,14 +189,27 @@ pub enum Partition {
         name: VgpuTypeName,
         /// The card's NUMA node.
         numa_node: Option<u32>,
+        /// The MIG instance behind it; `None` where it shares the card by time.
+        #[serde(default)]
+        slice: Option<MigSlice>,
     },
+}
+
+/// A MIG instance that a lease counts with. Its driver takes any idle one of the profile, so where it lies is a
+/// reservation of room and not of this very instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct MigSlice {
+    /// What it is and where it lies.
+    pub instance: mig::Instance,
+    /// It is made for the lease, and goes with it; others were there before, and stay.
+    pub is_own: bool,
 }
 
 impl Partition {
     /// The card it is a part of.
     pub const fn gpu(&self) -> &GpuId {
         match self {
-            Self::Whole { gpu, .. } | Self::Mig { gpu, .. } | Self::Vgpu { gpu, .. } => gpu,
+            Self::Whole { gpu, .. } | Self::Vgpu { gpu, .. } => gpu,
         }
     }
 
@@ -218,16 +219,15 @@ impl Partition {
         match self {
             Self::Whole { bdf, siblings, .. } => [*bdf].into_iter().chain(siblings.iter().copied()).collect(),
             Self::Vgpu { site: VgpuSite { parent, uuid: None }, .. } => vec![*parent],
-            Self::Mig { .. } | Self::Vgpu { .. } => Vec::new(),
+            Self::Vgpu { .. } => Vec::new(),
         }
     }
 
     /// The address of a whole card, or of the function that carries a vGPU.
-    pub const fn address(&self) -> Option<PciAddress> {
+    pub const fn address(&self) -> PciAddress {
         match self {
-            Self::Whole { bdf, .. } => Some(*bdf),
-            Self::Vgpu { site, .. } => Some(site.parent),
-            Self::Mig { .. } => None,
+            Self::Whole { bdf, .. } => *bdf,
+            Self::Vgpu { site, .. } => site.parent,
         }
     }
 
@@ -235,7 +235,14 @@ impl Partition {
     pub const fn numa_node(&self) -> Option<u32> {
         match self {
             Self::Whole { numa_node, .. } | Self::Vgpu { numa_node, .. } => *numa_node,
-            Self::Mig { .. } => None,
+        }
+    }
+
+    /// The MIG instance behind it.
+    pub const fn slice(&self) -> Option<MigSlice> {
+        match self {
+            Self::Vgpu { slice, .. } => *slice,
+            Self::Whole { .. } => None,
         }
     }
 
@@ -243,7 +250,7 @@ impl Partition {
     pub const fn vgpu(&self) -> Option<(VgpuSite, &VgpuTypeName)> {
         match self {
             Self::Vgpu { site, name, .. } => Some((*site, name)),
-            Self::Whole { .. } | Self::Mig { .. } => None,
+            Self::Whole { .. } => None,
         }
     }
 
@@ -251,7 +258,7 @@ impl Partition {
     pub const fn use_kind(&self) -> &'static str {
         match self {
             Self::Whole { .. } => "whole",
-            Self::Mig { .. } | Self::Vgpu { .. } => "slice",
+            Self::Vgpu { .. } => "slice",
         }
     }
 
@@ -259,7 +266,6 @@ impl Partition {
     pub fn key(&self) -> String {
         match self {
             Self::Whole { gpu, .. } => format!("{gpu}/whole"),
-            Self::Mig { gpu, profile, start } => format!("{gpu}/mig/{profile}@{start}"),
             // A virtual function carries one; a card itself as many as it has names for.
             Self::Vgpu { gpu, bdf, site: VgpuSite { parent, uuid }, .. } => match uuid.filter(|_| parent == bdf) {
                 Some(uuid) => format!("{gpu}/vgpu/{uuid}"),

@@ -62,6 +62,7 @@ fn partition(pools: &[VgpuPool], choice: &VgpuChoice, devices: &[GpuDevice]) -> 
         site: VgpuSite { parent: choice.parent, uuid: None },
         name: choice.offered.name.clone(),
         numa_node: node,
+        slice: None,
     })
 }
 

@@ -78,7 +78,7 @@ async fn a_machine_has_the_whole_card_and_the_host_has_it_back_after_the_stop() 
     assert_eq!((leases.len(), leases[0].state), (1, LeaseState::Attached));
     assert_eq!(states(&life).await[CARD], GpuState::InUse);
     let row = life.store.vm(vm).await.unwrap().unwrap();
-    assert_eq!(row.placement.gpus[0].address(), Some(at(CARD)));
+    assert_eq!(row.placement.gpus[0].address(), at(CARD));
     // Another one is refused with the reason, and with what would help.
     let (kind, text) = told(create(&life, "second", "1").await.unwrap_err());
     assert_eq!(kind, Kind::NoCapacity);
@@ -183,7 +183,7 @@ async fn a_card_that_does_not_answer_after_a_stop_is_kept_out_of_use() {
     let life = world.live().await;
     let next = create(&life, "next", "1").await.unwrap();
     life.settle(next).await;
-    assert_eq!(life.store.vm(next).await.unwrap().unwrap().placement.gpus[0].address(), Some(at(OTHER)));
+    assert_eq!(life.store.vm(next).await.unwrap().unwrap().placement.gpus[0].address(), at(OTHER));
     let (_, text) = told(create(&life, "third", "1").await.unwrap_err());
     assert!(text.contains("kept out of use: no answer after its VM was done"), "{text}");
     // Readmitted, it counts by what can be seen of it.
@@ -205,7 +205,7 @@ async fn a_stuck_card_is_out_of_use_and_everything_else_goes_on() {
     life.power(vm, Wanted::Start).await.unwrap();
     life.settle(vm).await;
     assert_eq!(life.state(vm).await, Some(VmState::Running));
-    assert_eq!(life.store.vm(vm).await.unwrap().unwrap().placement.gpus[0].address(), Some(at(OTHER)));
+    assert_eq!(life.store.vm(vm).await.unwrap().unwrap().placement.gpus[0].address(), at(OTHER));
     assert_eq!(states(&life).await[CARD], GpuState::Stuck);
     let refusal = change(&life, CARD, GpuChange::Readmit).await.unwrap_err();
     assert_eq!(refusal.kind, Kind::Conflict);

@@ -19,7 +19,7 @@ use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::{Caps, CapsChange};
 use crate::model::event::AuditEvent;
-use crate::model::gpu::{GpuRequest, Partition};
+use crate::model::gpu::GpuRequest;
 use crate::model::image::{Boot, DiskFormat};
 use crate::model::profile::Profile;
 use crate::model::state::{FirstBoot, VmState};
@@ -183,7 +183,7 @@ pub fn vm(details: VmDetails) -> VmView {
         memory_mib: spec.memory.0,
         disk_mib: spec.disk.0,
         gpus: spec.gpus.iter().map(ToString::to_string).collect(),
-        gpu_addresses: vm.placement.gpus.iter().filter_map(Partition::address).map(|a| a.to_string()).collect(),
+        gpu_addresses: vm.placement.gpus.iter().map(|partition| partition.address().to_string()).collect(),
         address: vm.placement.address.to_string(),
         mac: vm.placement.mac.to_string(),
         guest_user: spec.guest_user.to_string(),

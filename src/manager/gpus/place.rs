@@ -166,7 +166,6 @@ impl Manager {
                     let is_its = |taken: &Taken| taken.is_ours && taken.name.as_ref().is_none_or(|other| other == name);
                     *bdf == device.bdf && parent.is_some_and(|parent| parent.taken.iter().any(is_its))
                 }
-                Partition::Mig { .. } => false,
             };
             device.is_some_and(|device| is_there(device) && matches!(device.service, Service::Good | Service::Noted(_)))
         };

@@ -84,7 +84,6 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         let (gpu, bdf, siblings) = match partition {
             Partition::Whole { gpu, bdf, siblings, .. } => (gpu, bdf, siblings),
             Partition::Vgpu { .. } => continue,
-            Partition::Mig { .. } => return Err(last(step, format!("{} is no whole card", partition.key()))),
         };
         let (row, card) = seen.card(gpu).ok_or_else(|| last(step, gone(&seen.entries, gpu, *bdf)))?;
         if card.address != *bdf {
@@ -310,7 +309,7 @@ pub(in crate::manager) async fn release(manager: &Manager, vm: &Vm, step: &'stat
     let mut ends: Vec<(GpuId, GivenBack)> = Vec::new();
     for lease in manager.store.leases_of(vm.id).await.map_err(on_store)? {
         let (gpu, address) = (lease.partition.gpu(), lease.partition.address());
-        let Some((row, address)) = rows.get(gpu).zip(address) else { continue };
+        let Some(row) = rows.get(gpu) else { continue };
         if matches!(row.withheld, Some(Withheld::Stuck { .. })) {
             continue;
         }

@@ -93,7 +93,7 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
     if let Some(sriov) = card.sriov.as_ref().filter(|sriov| sriov.enabled > 0) {
         add(BlockerKind::Divided, format!("{} virtual functions of it are switched on", sriov.enabled));
     }
-    if let Some(mig) = card.nvml.as_ref().and_then(|nvml| nvml.mig) {
+    if let Some(mig) = card.mig() {
         let on = |is_on| if is_on { "on" } else { "off" };
         match (mig.is_on, mig.is_on_pending) {
             (false, false) => {}

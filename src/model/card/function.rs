@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::pci::PciIds;
+use super::shape::ShapeJob;
 use super::vgpu::{MadeVgpu, VgpuJob};
 use crate::model::gpu::PciAddress;
 
@@ -126,6 +127,8 @@ pub enum HelperJob {
     Driver(DriverJob),
     /// A vGPU is made or taken away.
     Vgpu(VgpuJob),
+    /// A card changes its shape.
+    Shape(ShapeJob),
 }
 
 #[cfg(test)]

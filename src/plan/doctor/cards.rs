@@ -227,8 +227,7 @@ pub(super) fn fix(blocker: &Blocker, card: &Card, found: &Discovery, host: &Host
 
 fn mig(card: &Card) -> String {
     let at = card.address;
-    let mig = card.nvml.as_ref().and_then(|nvml| nvml.mig);
-    match mig.is_some_and(|mig| mig.is_on && !mig.is_on_pending) {
+    match card.mig().is_some_and(|mig| mig.is_on && !mig.is_on_pending) {
         true => format!("nvidia-smi -i {at} --gpu-reset"),
         false => format!("nvidia-smi mig -i {at} -dci; nvidia-smi mig -i {at} -dgi; nvidia-smi -i {at} -mig 0"),
     }

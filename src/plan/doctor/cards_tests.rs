@@ -107,7 +107,7 @@ fn each_card_is_told_with_all_its_reasons() {
         }),
     );
     add("divided", of_card(|c| c.sriov = Some(Sriov { enabled: 4, total: 16, functions: Vec::new() })));
-    let mig = |is_on, is_on_pending| Some(MigFacts { is_on, is_on_pending });
+    let mig = |is_on, is_on_pending| Some(MigFacts { is_on, is_on_pending, ..MigFacts::default() });
     add("mig", of_card(|c| c.nvml.as_mut().unwrap().mig = mig(true, true)));
     add("mig until reset", of_card(|c| c.nvml.as_mut().unwrap().mig = mig(true, false)));
     add("screen", of_card(|c| c.is_boot_display = true));

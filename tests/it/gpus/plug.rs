@@ -43,7 +43,7 @@ async fn a_card_is_plugged_into_a_running_machine_and_given_back_after_its_stop(
     let life = world.live().await;
     let vm = running(&life, "train").await;
     let accepted = set(&life, vm, &["a100"]).await.unwrap();
-    assert_eq!(accepted.row.placement.gpus[0].address(), Some(at(CARD)), "chosen with the intent");
+    assert_eq!(accepted.row.placement.gpus[0].address(), at(CARD), "chosen with the intent");
     assert_eq!((accepted.notes.len(), states(&life).await[CARD]), (0, GpuState::Claimed));
     assert_eq!(life.settle(vm).await, ["ensure-gpu-bound", "attach-gpu"]);
     assert_eq!(devices(&world, vm), [CARD, SOUND]);

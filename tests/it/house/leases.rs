@@ -19,7 +19,6 @@ const MACHINES: usize = 4;
 #[derive(Clone, Debug)]
 enum Try {
     Whole { card: u8, machine: usize },
-    Mig { card: u8, start: u32, machine: usize },
     Vgpu { card: u8, index: u32, machine: usize },
     Release { machine: usize },
 }
@@ -32,14 +31,11 @@ impl Try {
                 let bdf = format!("0000:{card:02x}:00.0").parse().unwrap();
                 Some((machine, Partition::Whole { gpu: gpu(card), bdf, siblings: Vec::new(), numa_node: None }))
             }
-            Self::Mig { card, start, machine } => {
-                Some((machine, Partition::Mig { gpu: gpu(card), profile: "1g.10gb".to_owned(), start }))
-            }
             Self::Vgpu { card, index, machine } => {
                 let bdf = format!("0000:{card:02x}:00.0").parse().unwrap();
                 let site = format!("0000:{card:02x}:01.{index}").parse().unwrap();
                 let name = VgpuTypeName::parse("L40S-12Q").unwrap();
-                Some((machine, Partition::Vgpu { gpu: gpu(card), bdf, site, name, numa_node: None }))
+                Some((machine, Partition::Vgpu { gpu: gpu(card), bdf, site, name, numa_node: None, slice: None }))
             }
             Self::Release { .. } => None,
         }
@@ -49,7 +45,6 @@ impl Try {
 fn tries() -> impl Strategy<Value = Vec<Try>> {
     let one = prop_oneof![
         (0..CARDS, 0..MACHINES).prop_map(|(card, machine)| Try::Whole { card, machine }),
-        (0..CARDS, 0..3u32, 0..MACHINES).prop_map(|(card, start, machine)| Try::Mig { card, start, machine }),
         (0..CARDS, 0..2u32, 0..MACHINES).prop_map(|(card, index, machine)| Try::Vgpu { card, index, machine }),
         (0..MACHINES).prop_map(|machine| Try::Release { machine }),
     ];

@@ -1,5 +1,7 @@
 //! `gvm gpu`: the cards of the host.
 
+use std::time::Duration;
+
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
@@ -10,6 +12,9 @@ use super::table::{Align, card, size, table};
 use crate::api::client::segment;
 use crate::api::error::ErrorCode;
 use crate::api::types::{ChangeGpuMode, GpuList, GpuView, OfferList, OfferView, WithholdGpu};
+
+/// Virtual functions, MIG and a reset take their time; the manager itself gives up before.
+const MODE_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// `gvm gpu`
 #[derive(Debug, Subcommand)]
@@ -24,11 +29,16 @@ pub enum GpuCommand {
     /// Change what a card is between machines
     #[command(after_help = "\
 passthrough  it stays with vfio-pci: a machine has it at once
-host         it goes back to its driver whenever no machine has it (the default)")]
+host         it goes back to its driver whenever no machine has it (the default)
+vgpu         it is divided into vGPUs that share it by time (--gpu vgpu:TYPE, --gpu 12GiB)
+mig          it is divided by MIG, with a vGPU on each instance (--gpu mig:3g.40gb)
+
+vgpu and mig need NVIDIA's vGPU host driver and may take minutes. They are done again after a restart of
+the host, before any machine starts. Nothing is touched as long as somebody uses the card.")]
     Mode {
         #[command(flatten)]
         gpu: GpuArg,
-        /// passthrough or host
+        /// What it is to be
         mode: Mode,
     },
     /// Keep a card out of use: who has it keeps it, nobody else is given it
@@ -60,9 +70,9 @@ pub enum Mode {
     Passthrough,
     /// With the host's driver
     Host,
-    /// Divided into vGPUs (not yet: `sriov-manage -e`)
+    /// Divided into vGPUs
     Vgpu,
-    /// Divided into MIG instances (not yet)
+    /// Divided into MIG instances
     Mig,
 }
 
@@ -97,7 +107,7 @@ pub async fn run(cx: &Context, command: GpuCommand) -> CliResult {
         }
         GpuCommand::Mode { gpu, mode } => {
             let request = ChangeGpuMode { mode: mode.word().to_owned() };
-            let view = cx.client.post(&gpu.path("/mode"), &request).await?;
+            let view = cx.client.post_within(&gpu.path("/mode"), &request, MODE_DEADLINE).await?;
             told(cx, &view, &format!("in mode {}", mode.word()))
         }
         GpuCommand::Withhold { gpu, why } => {

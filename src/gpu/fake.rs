@@ -44,6 +44,9 @@ struct State {
     stuck: BTreeSet<PciAddress>,
     lost_at_restore: BTreeSet<PciAddress>,
     next_vgpu: Option<BindError>,
+    next_shape: Option<BindError>,
+    /// What cards can be divided into.
+    dividable: BTreeMap<PciAddress, shape::Dividable>,
     /// What NVML knows again when a card comes back from VFIO.
     nvml: BTreeMap<PciAddress, NvmlFacts>,
     binds: BTreeMap<PciAddress, usize>,

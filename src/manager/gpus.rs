@@ -6,29 +6,34 @@
 //!
 //!   place.rs    admission: Seen + leases -> plan::place -> leases, in the admission's own transaction
 //!   steps.rs    EnsureGpuBound and ReleaseGpu of one machine
-//!   slices.rs   the same of its vGPUs
+//!   slices.rs   the same of its vGPUs; instances.rs of the MIG instances behind them
 //!   plug.rs     another request of a machine that exists; AttachGpu
 //!   change.rs   what an administrator decides of a card; what a crash left half done
+//!   shape.rs    dividing a card otherwise, and again after a restart of the host
 //!   view.rs     what people see
 //! ```
 //!
 //! Who holds a card is in the store alone; what it is and who has it open is looked at anew each time.
 
 mod change;
+mod instances;
 mod place;
+mod planners;
 mod plug;
+mod shape;
 mod slices;
 mod steps;
 mod view;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tokio::sync::OwnedMutexGuard;
 
-use super::{Manager, ManagerError, Result, error, lock};
+use super::{Manager, ManagerError, Result, lock};
 use crate::gpu::GpuBackend;
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::{Card, CardFinding, Discovery, NvmlStatus};
@@ -98,17 +103,32 @@ pub(super) struct Gpus {
     backend: Arc<dyn GpuBackend>,
     seen: RwLock<Option<Arc<Seen>>>,
     looking: tokio::sync::Mutex<()>,
+    planners: planners::Planners,
+    /// Whether the cards are again what they were before the host restarted.
+    are_restored: AtomicBool,
     /// Whoever binds or restores a card holds its lock meanwhile.
     hands: Mutex<HashMap<GpuId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Gpus {
     pub(super) fn new(backend: Arc<dyn GpuBackend>) -> Self {
-        Self { backend, seen: RwLock::default(), looking: tokio::sync::Mutex::default(), hands: Mutex::default() }
+        Self {
+            backend,
+            seen: RwLock::default(),
+            looking: tokio::sync::Mutex::default(),
+            planners: planners::Planners::default(),
+            are_restored: AtomicBool::new(true),
+            hands: Mutex::default(),
+        }
     }
 
     fn last_seen(&self) -> Option<Arc<Seen>> {
         self.seen.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// True once the cards are what they were before the host restarted; machines get none before.
+    fn are_restored(&self) -> bool {
+        self.are_restored.load(Ordering::Acquire)
     }
 
     /// Waits until nobody else changes the card.
@@ -170,6 +190,7 @@ impl Manager {
 
     /// Looks at the cards at the start, at every tick and when devices come or go; puts back what a crash left.
     pub fn spawn_gpu_watch(self: &Arc<Self>) {
+        self.gpus.are_restored.store(false, Ordering::Release);
         let manager = self.clone();
         self.tasks.spawn(async move {
             let stop = manager.stop.clone();
@@ -177,14 +198,18 @@ impl Manager {
         });
     }
 
+    /// After a start: brings the cards to what they were, before machines are given any of them.
+    pub async fn restore_gpus(&self) {
+        self.keep_gpus().await;
+        self.restore_shapes().await;
+        self.gpus.are_restored.store(true, Ordering::Release);
+    }
+
     async fn watch_gpus(self: &Arc<Self>) {
         let tick = Duration::from_secs(self.config.manager.tick_seconds);
-        self.keep_gpus().await;
+        self.restore_gpus().await;
         loop {
-            match self.look_at_gpus().await {
-                Ok(_) => self.tidy_gpus().await,
-                Err(e) => tracing::warn!(error = %error::chain(&e), "cannot look at the GPUs"),
-            }
+            self.keep_gpus_tidy().await;
             if tokio::time::timeout(tick, self.gpus.backend.changed()).await.is_ok() {
                 tokio::time::sleep(SETTLE).await;
             }

@@ -189,20 +189,11 @@ pub enum Partition {
         name: VgpuTypeName,
         /// The card's NUMA node.
         numa_node: Option<u32>,
-        /// The MIG instance behind it; `None` where it shares the card by time.
+        /// The MIG instance behind it; `None` where it shares the card by time. The driver takes any idle one of the
+        /// profile, so this is a reservation of room and not of this very instance.
         #[serde(default)]
-        slice: Option<MigSlice>,
+        slice: Option<mig::Instance>,
     },
-}
-
-/// A MIG instance that a lease counts with. Its driver takes any idle one of the profile, so where it lies is a
-/// reservation of room and not of this very instance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct MigSlice {
-    /// What it is and where it lies.
-    pub instance: mig::Instance,
-    /// It is made for the lease, and goes with it; others were there before, and stay.
-    pub is_own: bool,
 }
 
 impl Partition {
@@ -239,7 +230,7 @@ impl Partition {
     }
 
     /// The MIG instance behind it.
-    pub const fn slice(&self) -> Option<MigSlice> {
+    pub const fn slice(&self) -> Option<mig::Instance> {
         match self {
             Self::Vgpu { slice, .. } => *slice,
             Self::Whole { .. } => None,

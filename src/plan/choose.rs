@@ -27,6 +27,10 @@ pub fn choose(
     for request in requests {
         let wish = match request {
             GpuRequest::Vgpu(word) if !pools.is_empty() => VgpuWish::Type(word.clone()),
+            GpuRequest::Mig(word) if pools.iter().any(|pool| pool.mig.is_some()) => match word.parse() {
+                Ok(profile) => VgpuWish::Profile(profile),
+                Err(error) => return Err(WhyNot::of_request(requests, WhyKind::BadRequest(error.to_string()))),
+            },
             GpuRequest::Whole(WholeCards { count: 1, model: None, memory: Some(size), closeness: None }) => {
                 VgpuWish::Memory(*size)
             }
@@ -40,10 +44,10 @@ pub fn choose(
                 slices.extend(partition(&pools, &choice, devices));
                 vgpu::take(&mut pools, &choice);
             }
-            Err(why) if matches!(request, GpuRequest::Vgpu(_)) => {
+            Err(why) if matches!(request, GpuRequest::Vgpu(_) | GpuRequest::Mig(_)) => {
                 let kind =
                     WhyKind::NoVgpu(Box::new(NoVgpu { why: why.to_string(), may_come: why.may_come && is_others }));
-                return Err(WhyNot::of_request(requests, kind));
+                return Err(WhyNot { now: why.now, ..WhyNot::of_request(requests, kind) });
             }
             Err(_) => whole.push(request.clone()),
         }
@@ -60,9 +64,9 @@ fn partition(pools: &[VgpuPool], choice: &VgpuChoice, devices: &[GpuDevice]) -> 
         gpu: pool.gpu.clone(),
         bdf: pool.bdf,
         site: VgpuSite { parent: choice.parent, uuid: None },
-        name: choice.offered.name.clone(),
+        name: choice.name.clone(),
         numa_node: node,
-        slice: None,
+        slice: choice.slice,
     })
 }
 

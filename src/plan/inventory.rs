@@ -149,7 +149,9 @@ fn vgpu_types(card: &Card, cards: &[Card], before: &[VgpuTypeName]) -> Vec<VgpuT
     let its = cards.iter().filter(|other| other.physfn.unwrap_or(other.address) == card.address);
     let parents: Vec<&VgpuParent> = its.filter_map(|function| function.vgpu.as_ref()).collect();
     let listed = parents.iter().flat_map(|parent| &parent.offered).map(|offered| &offered.name);
-    let mut types: BTreeSet<&VgpuTypeName> = listed.collect();
+    // NVML names all of them, whatever there is room for.
+    let told = card.nvml.iter().flat_map(|nvml| &nvml.vgpu_types).map(|supported| &supported.name);
+    let mut types: BTreeSet<&VgpuTypeName> = listed.chain(told).collect();
     // On another driver's card, or without functions, nothing is listed.
     if types.is_empty() || parents.iter().any(|parent| !parent.made.is_empty()) {
         types.extend(before);
@@ -174,6 +176,8 @@ fn new_row(card: &Card, cards: &[Card], taken: &mut HashSet<GpuId>, now: Timesta
         memory: card.memory.map(|memory| memory.size),
         vgpu_types: vgpu_types(card, cards, &[]),
         is_kept: false,
+        shape: None,
+        own_instances: Vec::new(),
         former: Vec::new(),
         withheld: None,
         seen_at: now,

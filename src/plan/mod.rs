@@ -7,6 +7,7 @@ pub mod inventory;
 pub mod mig;
 pub mod pages;
 pub mod place;
+pub mod shape;
 pub mod subnet;
 pub mod vgpu;
 pub mod vm;

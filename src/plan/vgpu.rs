@@ -8,24 +8,28 @@
 //!   functions that offer the type, of the memory that is left, and of the driver's own limit.
 //! - A card whose vGPUs share it by time carries one size unless it is in mixed-size mode; other series of the same size
 //!   go beside each other. So cards of the wanted size come first, and empty ones are kept for other sizes.
+//! - A card with MIG on carries no vGPU by time; each has an instance behind it, and what has room is MIG's to say.
 //! - What is made and not ours is counted and never touched.
 
 mod offers;
 mod pick;
 mod pools;
+pub mod slices;
 
 use std::collections::BTreeSet;
 
 use crate::model::card::vgpu::OfferedType;
+use crate::model::gpu::mig::MigProfile;
 use crate::model::gpu::{GpuId, VgpuTypeName};
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
 pub use offers::offers;
 pub use pick::{Policy, VgpuChoice, VgpuWish, WhyNoVgpu, pick};
 pub use pools::{VgpuHeld, pools};
+use slices::{MigPool, NoSlot};
 
 /// A card that is divided into vGPUs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct VgpuPool {
     /// The card.
     pub gpu: GpuId,
@@ -41,6 +45,10 @@ pub struct VgpuPool {
     pub known: Vec<VgpuTypeName>,
     /// Functions that can carry vGPUs, by address.
     pub parents: Vec<Parent>,
+    /// Its MIG instances, where MIG is on.
+    pub mig: Option<MigPool>,
+    /// An administrator's choice of types, with how many of each at most; empty where there is none.
+    pub allowed: Vec<(VgpuTypeName, u32)>,
     /// Why nothing more may be made on it, where that is so.
     pub blocked: Option<String>,
 }
@@ -75,10 +83,14 @@ pub struct Taken {
 
 /// Counts a choice as taken.
 pub fn take(pools: &mut [VgpuPool], choice: &VgpuChoice) {
-    let parents = pools.iter_mut().flat_map(|pool| &mut pool.parents);
-    for parent in parents.filter(|parent| parent.address == choice.parent) {
-        let (name, memory) = (Some(choice.offered.name.clone()), choice.offered.memory());
-        parent.taken.push(Taken { name, memory, is_ours: true, is_made: false });
+    for pool in pools.iter_mut().filter(|pool| pool.gpu == choice.gpu) {
+        for parent in pool.parents.iter_mut().filter(|parent| parent.address == choice.parent) {
+            let (name, memory) = (Some(choice.name.clone()), choice.memory);
+            parent.taken.push(Taken { name, memory, is_ours: true, is_made: false });
+        }
+        if let Some((mig, instance)) = pool.mig.as_mut().zip(choice.slice) {
+            mig.take(instance);
+        }
     }
 }
 
@@ -108,13 +120,22 @@ pub enum Limit {
     Memory,
     /// What the driver allows of the type.
     Driver,
+    /// What an administrator allows of the type.
+    Allowed,
+    /// MIG is on, and the type shares a card by time.
+    MigOn,
+    /// MIG is off, and the type has an instance behind it.
+    MigOff,
+    /// There is no instance for it, and no room for one.
+    Slices(NoSlot),
 }
 
 impl VgpuPool {
     /// Everything that it offers, carries or is known to have, each once.
     pub fn types(&self) -> BTreeSet<&VgpuTypeName> {
         let offered = self.parents.iter().flat_map(|parent| &parent.offered).map(|offered| &offered.name);
-        offered.chain(self.taken().filter_map(|taken| taken.name.as_ref())).chain(&self.known).collect()
+        let told = self.mig.iter().flat_map(MigPool::types);
+        offered.chain(self.taken().filter_map(|taken| taken.name.as_ref())).chain(&self.known).chain(told).collect()
     }
 
     /// What is on it.
@@ -128,6 +149,11 @@ impl VgpuPool {
         told.map_or_else(|| name.grade().map(|grade| grade.memory), OfferedType::memory)
     }
 
+    /// The profile of the MIG instance that a type has behind it on this card.
+    pub fn profile_of(&self, name: &VgpuTypeName) -> Option<MigProfile> {
+        self.mig.as_ref()?.profile_of(name)
+    }
+
     /// How many more of a type can be had if nothing else is asked for.
     pub fn room(&self, name: &VgpuTypeName) -> Room {
         let none = |limit| Room { count: 0, limit };
@@ -137,15 +163,44 @@ impl VgpuPool {
         if let Some(why) = &self.blocked {
             return none(Limit::Blocked(why.clone()));
         }
+        let has_slice = name.grade().is_some_and(|grade| grade.slices.is_some()) || self.profile_of(name).is_some();
+        let mut room = match (&self.mig, has_slice) {
+            (None, true) => none(Limit::MigOff),
+            (Some(_), false) => none(Limit::MigOn),
+            (None, false) => self.room_by_time(name),
+            (Some(mig), true) => match self.profile_of(name) {
+                None => none(Limit::NoSuchType),
+                Some(profile) => self.room_of_slices(mig, profile),
+            },
+        };
+        if !self.allowed.is_empty() {
+            let most = self.allowed.iter().find(|(allowed, _)| allowed == name).map_or(0, |(_, most)| *most);
+            room.lower(u64::from(most).saturating_sub(self.count(name)), Limit::Allowed);
+        }
+        room
+    }
+
+    /// An instance, and a function that is free to carry what is on it.
+    fn room_of_slices(&self, mig: &MigPool, profile: MigProfile) -> Room {
+        let functions = self.parents.iter().filter(|parent| parent.is_free()).count() as u64;
+        let room = mig.room(profile);
+        match mig.next(profile) {
+            Err(why) => Room { count: 0, limit: Limit::Slices(why) },
+            Ok(_) if functions < u64::from(room) => {
+                Room { count: u32::try_from(functions).unwrap_or(u32::MAX), limit: Limit::Functions }
+            }
+            Ok(_) => Room { count: room, limit: Limit::Memory },
+        }
+    }
+
+    fn room_by_time(&self, name: &VgpuTypeName) -> Room {
+        let none = |limit| Room { count: 0, limit };
         let memory = self.memory_of(name);
-        // Instances of MIG have memory of their own each.
-        let is_by_time = |name: &VgpuTypeName| name.grade().is_none_or(|grade| grade.slices.is_none());
-        if is_by_time(name) && !self.is_mixed && memory.is_some() {
-            let sizes = || self.taken().filter(|taken| taken.name.as_ref().is_none_or(is_by_time));
-            if sizes().any(|taken| taken.memory.is_none()) {
+        if !self.is_mixed && memory.is_some() {
+            if self.taken().any(|taken| taken.memory.is_none()) {
                 return none(Limit::UnknownSize);
             }
-            if let Some(other) = sizes().filter_map(|taken| taken.memory).find(|size| Some(*size) != memory) {
+            if let Some(other) = self.taken().filter_map(|taken| taken.memory).find(|size| Some(*size) != memory) {
                 return none(Limit::Size(other));
             }
         }
@@ -157,10 +212,13 @@ impl VgpuPool {
             room.lower(all.0.saturating_sub(used) / each.0, Limit::Memory);
         }
         if let Some(most) = self.most(name) {
-            let same = self.taken().filter(|taken| taken.name.as_ref() == Some(name)).count();
-            room.lower(u64::from(most).saturating_sub(same as u64), Limit::Driver);
+            room.lower(u64::from(most).saturating_sub(self.count(name)), Limit::Driver);
         }
         room
+    }
+
+    fn count(&self, name: &VgpuTypeName) -> u64 {
+        self.taken().filter(|taken| taken.name.as_ref() == Some(name)).count() as u64
     }
 
     fn most(&self, name: &VgpuTypeName) -> Option<u32> {
@@ -168,16 +226,22 @@ impl VgpuPool {
         offered.filter_map(|offered| offered.most).min()
     }
 
-    /// The function that would carry the next of a type: the first that is free for it.
-    pub fn next_parent(&self, name: &VgpuTypeName) -> Option<(&Parent, &OfferedType)> {
-        let parent = self.parents.iter().find(|parent| parent.room(name) > 0)?;
-        Some((parent, parent.offers(name)?))
+    /// The function that would carry the next of a type: the first that is free for it. A type with an instance behind it
+    /// is listed only once the instance is there.
+    pub fn next_parent(&self, name: &VgpuTypeName) -> Option<&Parent> {
+        let has_slice = self.profile_of(name).is_some();
+        self.parents.iter().find(|parent| if has_slice { parent.is_free() } else { parent.room(name) > 0 })
     }
 }
 
 impl Parent {
     fn offers(&self, name: &VgpuTypeName) -> Option<&OfferedType> {
         self.offered.iter().find(|offered| offered.name == *name && offered.available > 0)
+    }
+
+    /// True where it carries nothing, or may carry any number.
+    fn is_free(&self) -> bool {
+        self.fault.is_none() && (!self.is_single || self.taken.is_empty())
     }
 
     /// How many of a type this function takes, whatever its card says.

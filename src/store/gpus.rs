@@ -6,7 +6,8 @@ use sqlx::sqlite::SqliteRow;
 use super::{Result, Store, StoreError, Write, count, get, int, json, time, to_json};
 use crate::model::card::function::Restore;
 use crate::model::gpu::GpuId;
-use crate::model::inventory::{KnownGpu, Withheld};
+use crate::model::gpu::mig::Instance;
+use crate::model::inventory::{KnownGpu, Shaped, Withheld};
 use crate::model::units::Mib;
 
 fn known(row: &SqliteRow) -> Result<KnownGpu> {
@@ -18,6 +19,11 @@ fn known(row: &SqliteRow) -> Result<KnownGpu> {
         vgpu_types: json(row, "vgpu_types")?,
         memory: memory.and_then(|mib| u64::try_from(mib).ok()).map(Mib),
         is_kept: count(row, "is_kept")? != 0,
+        shape: match get::<Option<String>>(row, "shape")? {
+            Some(_) => Some(json(row, "shape")?),
+            None => None,
+        },
+        own_instances: json(row, "own_instances")?,
         former: json(row, "former")?,
         withheld: match get::<Option<String>>(row, "withheld")? {
             Some(_) => Some(json(row, "withheld")?),
@@ -84,6 +90,10 @@ pub enum Decision {
     },
     /// These drivers must be put back; none: nothing must.
     Former(Vec<Restore>),
+    /// What it is divided into, or no longer.
+    Shape(Option<Shaped>),
+    /// MIG instances of it that gvm made.
+    OwnInstances(Vec<Instance>),
     /// Out of use, or back.
     Withhold(Option<Withheld>),
 }
@@ -99,6 +109,13 @@ pub async fn decide(tx: &mut Write, gpu: &GpuId, decision: &Decision) -> Result<
         }
         Decision::Former(former) => {
             sqlx::query("UPDATE gpus SET former = $2 WHERE id = $1").bind(&gpu.0).bind(to_json(former))
+        }
+        Decision::Shape(shape) => {
+            let shape = shape.as_ref().map(to_json);
+            sqlx::query("UPDATE gpus SET shape = $2 WHERE id = $1").bind(&gpu.0).bind(shape)
+        }
+        Decision::OwnInstances(instances) => {
+            sqlx::query("UPDATE gpus SET own_instances = $2 WHERE id = $1").bind(&gpu.0).bind(to_json(instances))
         }
         Decision::Withhold(withheld) => {
             let withheld = withheld.as_ref().map(to_json);

@@ -46,7 +46,7 @@ pub async fn dry_run(State(shared): State<Shared>, caller: Caller, Body(body): B
     Ok(Json(convert_gpu::dry_run(shared.manager.dry_run(&permit, convert::create(&body)?).await?)))
 }
 
-/// Changes what a card is between machines: with VFIO, or with the host's driver.
+/// Changes what a card is between machines: with VFIO, with the host's driver, or divided.
 #[utoipa::path(post, path = "/v1/gpus/{gpu}/mode", params(("gpu" = String, Path)), request_body = ChangeGpuMode,
     responses((status = 200, body = GpuView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
 pub async fn mode(
@@ -55,13 +55,15 @@ pub async fn mode(
     Path(gpu): Path<String>,
     Body(body): Body<ChangeGpuMode>,
 ) -> Done<GpuView> {
-    let parsed = match body.mode.as_str() {
-        "passthrough" => Ok(GpuChange::Mode(WantedMode::Passthrough)),
-        "host" => Ok(GpuChange::Mode(WantedMode::Host)),
-        "vgpu" | "mig" => Err(ManagerError::invalid(format!("mode {} is not managed by this gvm yet", body.mode))
-            .hint("use passthrough or host")),
-        other => Err(ManagerError::invalid(format!("there is no GPU mode {other:?}")).hint("use passthrough or host")),
-    };
+    let parsed =
+        match body.mode.as_str() {
+            "passthrough" => Ok(GpuChange::Mode(WantedMode::Passthrough)),
+            "host" => Ok(GpuChange::Mode(WantedMode::Host)),
+            "vgpu" => Ok(GpuChange::Mode(WantedMode::Vgpu)),
+            "mig" => Ok(GpuChange::Mode(WantedMode::Mig)),
+            other => Err(ManagerError::invalid(format!("there is no GPU mode {other:?}"))
+                .hint("use passthrough, host, vgpu or mig")),
+        };
     change(&shared, &caller, "gpu.mode", &gpu, parsed).await
 }
 

@@ -4,9 +4,10 @@
 //! size. A function that has a type lists no others; the others list what the memory that is left allows.
 
 use super::State;
+use super::shape::Dividable;
 use crate::gpu::BindError;
-use crate::model::card::vgpu::{MadeVgpu, OfferedType, VgpuFramework, VgpuJob, VgpuParent, VgpuSite};
-use crate::model::card::{Card, Sriov};
+use crate::model::card::Card;
+use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
 use crate::model::gpu::VgpuTypeName;
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
@@ -38,6 +39,7 @@ impl State {
             self.refuse_if_held(parent)?;
         }
         let room = self.room(parent, name);
+        let slice = self.instance_for(self.card_behind(parent), name);
         let Some(card) = self.discovery.cards.iter_mut().find(|card| card.address == parent) else { return Ok(()) };
         let is_vf = card.is_vf();
         let Some(facts) = &mut card.vgpu else { return Ok(()) };
@@ -46,13 +48,13 @@ impl State {
                 return Err(BindError::Failed(format!("{parent} does not offer {name} now")));
             };
             let is_free = !is_vf || facts.made.is_empty();
-            if room == 0 || !is_free {
+            if room == 0 || !is_free || slice.is_err() {
                 return Err(BindError::Failed(format!(
                     "{parent} does not become {name}: not enough is left on its card"
                 )));
             }
             let (type_id, name) = (offered.id.clone(), Some(name.clone()));
-            facts.made.push(MadeVgpu { uuid, type_id, name, gpu_instance: None });
+            facts.made.push(MadeVgpu { uuid, type_id, name, gpu_instance: slice.unwrap_or_default() });
         } else {
             facts.made.retain(|made| made.uuid != uuid);
         }
@@ -87,7 +89,7 @@ impl State {
     }
 
     /// What is left is offered everywhere anew.
-    fn list(&mut self, parent: PciAddress) {
+    pub(super) fn list(&mut self, parent: PciAddress) {
         let of = self.card_behind(parent);
         let names: Vec<VgpuTypeName> = self
             .parents(of)
@@ -126,27 +128,8 @@ impl super::FakeGpus {
     /// Divides a card into virtual functions that offer these types: the vendor's VFIO. Their addresses follow the card's.
     pub fn divide(&self, card: PciAddress, functions: u8, types: &[&str]) {
         let mut state = self.state();
-        let Some(whole) = state.discovery.cards.iter().find(|one| one.address == card).cloned() else { return };
-        let offer = |(number, text): (usize, &&str)| {
-            let name = VgpuTypeName::parse(text)?;
-            let id = (1100 + number).to_string();
-            Some(OfferedType { id, name, available: 1, memory: None, most: None })
-        };
-        let offered: Vec<OfferedType> = types.iter().enumerate().filter_map(offer).collect();
-        let address = |number: u8| PciAddress { slot: card.slot + 1 + number / 8, function: number % 8, ..card };
-        let count = u32::from(functions);
-        for one in state.discovery.cards.iter_mut().filter(|one| one.address == card) {
-            one.sriov = Some(Sriov { enabled: count, total: count, functions: (0..functions).map(address).collect() });
-        }
-        for number in 0..functions {
-            let address = address(number);
-            let framework = VgpuFramework::VendorVfio;
-            let facts = VgpuParent { framework, offered: offered.clone(), made: Vec::new(), faults: Vec::new() };
-            let function =
-                Card { address, physfn: Some(card), vgpu: Some(facts), nvml: None, iommu: None, ..whole.clone() };
-            state.discovery.cards.push(function);
-        }
+        state.dividable.insert(card, Dividable::new(functions, types));
+        state.enable(card, functions);
         state.judge();
-        state.list(card);
     }
 }

@@ -1,5 +1,7 @@
 //! What an administrator decides of a card, and what a crash left half done.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
 
 use super::super::{Manager, ManagerError, Result, error, hold};
@@ -10,7 +12,7 @@ use crate::model::card::Card;
 use crate::model::event::{AuditEvent, Outcome};
 use crate::model::gpu::GpuId;
 use crate::model::id::OpId;
-use crate::model::inventory::{KnownGpu, Withheld};
+use crate::model::inventory::{KnownGpu, Shape, Withheld};
 use crate::plan::inventory::{Entry, functions, functions_of, obstacles};
 use crate::store::gpus::Decision;
 use crate::store::{Write, commit, gpus, leases, vms};
@@ -22,6 +24,10 @@ pub enum WantedMode {
     Passthrough,
     /// With the host's own driver.
     Host,
+    /// Divided into vGPUs that share it by time.
+    Vgpu,
+    /// Divided by MIG, with a vGPU on each instance.
+    Mig,
 }
 
 impl WantedMode {
@@ -30,6 +36,8 @@ impl WantedMode {
         match self {
             Self::Passthrough => "passthrough",
             Self::Host => "host",
+            Self::Vgpu => "vgpu",
+            Self::Mig => "mig",
         }
     }
 }
@@ -59,11 +67,18 @@ impl GpuChange {
 }
 
 impl Manager {
-    /// Decides something about a card, which is named by its address or id.
+    /// Decides something about a card, which is named by its address or id. What was begun is finished even where the one
+    /// who asked does not wait for it: dividing a card takes minutes.
     ///
     /// # Errors
     /// Where there is no such card, it is in use, or the kernel does not do it.
-    pub async fn change_gpu(&self, permit: &Permit, name: &str, change: &GpuChange) -> Result<()> {
+    pub async fn change_gpu(self: &Arc<Self>, permit: &Permit, name: &str, change: &GpuChange) -> Result<()> {
+        let (manager, permit, name, change) = (self.clone(), permit.clone(), name.to_owned(), change.clone());
+        let work = self.tasks.spawn(async move { manager.change_gpu_now(&permit, &name, &change).await });
+        work.await.unwrap_or_else(|_| Err(ManagerError::unavailable("the manager stops; ask again when it is back")))
+    }
+
+    async fn change_gpu_now(&self, permit: &Permit, name: &str, change: &GpuChange) -> Result<()> {
         let seen = self.look_at_gpus().await?;
         let entry = find(&seen.entries, name)?;
         let row = entry.known.clone().ok_or_else(|| {
@@ -71,14 +86,27 @@ impl Manager {
         })?;
         let _hands = self.gpus.hands_on(&row.id).await;
         let detail = match change {
+            GpuChange::Mode(WantedMode::Vgpu) => {
+                let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
+                self.divide(&row, card, Shape::Vgpu { types: Vec::new() }).await?
+            }
+            GpuChange::Mode(WantedMode::Mig) => {
+                let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
+                self.divide(&row, card, Shape::Mig { instances: None }).await?
+            }
             GpuChange::Mode(WantedMode::Passthrough) => {
+                self.undivide(&row, entry.card.as_ref().ok_or_else(|| gone(name))?).await?;
+                let seen = self.look_at_gpus().await?;
+                let entry = find(&seen.entries, name)?;
                 let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
                 let cards = seen.entries.iter().filter_map(|entry| entry.card.as_ref());
                 let obstacles = obstacles(card, &functions(cards), None);
                 self.keep(&row, card, &obstacles).await?
             }
             GpuChange::Mode(WantedMode::Host) => {
-                self.unkeep(&row, entry.card.as_ref().ok_or_else(|| gone(name))?).await?
+                let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
+                self.undivide(&row, card).await?;
+                self.unkeep(&row, card).await?
             }
             GpuChange::Withhold { why } => {
                 let withheld = Withheld::Quarantined { why: why.clone(), at: Timestamp::now() };
@@ -143,7 +171,7 @@ impl Manager {
     }
 
     /// Gives a card back to the host for good.
-    async fn unkeep(&self, row: &KnownGpu, card: &Card) -> Result<String> {
+    pub(super) async fn unkeep(&self, row: &KnownGpu, card: &Card) -> Result<String> {
         let mut tx = self.store.write().await?;
         must_be_free(&mut tx, row).await?;
         gpus::decide(&mut tx, &row.id, &Decision::Keep { is_kept: false }).await?;
@@ -191,7 +219,7 @@ impl Manager {
         Ok("readmitted".to_owned())
     }
 
-    async fn must_be_free(&self, row: &KnownGpu) -> Result<()> {
+    pub(super) async fn must_be_free(&self, row: &KnownGpu) -> Result<()> {
         let mut tx = self.store.write().await?;
         must_be_free(&mut tx, row).await
     }
@@ -212,10 +240,21 @@ impl Manager {
         Ok(self.store.record(&event).await?)
     }
 
-    /// Puts back what a crash left with VFIO: cards that nobody holds and that are not kept there.
-    pub(super) async fn tidy_gpus(&self) {
+    /// Looks, and puts back what is left of machines that are gone.
+    pub async fn keep_gpus_tidy(&self) {
+        match self.look_at_gpus().await {
+            Ok(_) => self.tidy_gpus().await,
+            Err(e) => tracing::warn!(error = %error::chain(&e), "cannot look at the GPUs"),
+        }
+    }
+
+    /// Puts back what a crash left: cards with VFIO and MIG instances that nobody holds and that are not kept.
+    async fn tidy_gpus(&self) {
         let Some(seen) = self.gpus.last_seen() else { return };
         for entry in &seen.entries {
+            if let Err(e) = self.tidy_instances(entry).await {
+                tracing::warn!(gpu = %entry.id, error = %error::chain(&e), "cannot end MIG instances");
+            }
             if let Err(e) = self.tidy(entry).await {
                 tracing::warn!(gpu = %entry.id, error = %error::chain(&e), "cannot give a GPU back");
             }
@@ -288,7 +327,7 @@ impl Manager {
     }
 }
 
-async fn must_be_free(tx: &mut Write, row: &KnownGpu) -> Result<()> {
+pub(super) async fn must_be_free(tx: &mut Write, row: &KnownGpu) -> Result<()> {
     let leases = leases::read(tx).await?;
     let Some(lease) = leases.iter().find(|lease| *lease.partition.gpu() == row.id) else { return Ok(()) };
     let vm = vms::read(tx, lease.vm).await?.map(|vm| vm.name.to_string()).unwrap_or_default();

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use super::super::{Kind, Manager, ManagerError, Result};
 use super::Seen;
+use super::planners::Planners;
 use crate::model::card::Card;
 use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
 use crate::model::id::{LeaseId, UserId, VmId};
+use crate::model::inventory::Shape;
 use crate::model::principal::{Role, User};
 use crate::model::state::Observed;
 use crate::model::units::Mib;
@@ -57,15 +59,39 @@ pub(in crate::manager) struct Table {
 
 impl Table {
     /// From a look, the leases, and those machines whose names may be told.
-    pub fn new(entries: &[Entry], leases: &[GpuLease], names: &HashMap<VmId, String>, eyes: Eyes) -> Self {
+    pub fn new(
+        entries: &[Entry],
+        leases: &[GpuLease],
+        names: &HashMap<VmId, String>,
+        eyes: Eyes,
+        planners: &Planners,
+    ) -> Self {
         let leased: HashSet<GpuId> = leases.iter().map(|lease| lease.partition.gpu().clone()).collect();
         let holder = |lease: &GpuLease| {
             let holder = Holder { state: lease.state, vm: names.get(&lease.vm).cloned() };
             (lease.partition.gpu().clone(), holder)
         };
         let devices = devices(entries, &leased, eyes);
-        let pools = pools_of(entries, leases, &devices);
+        let pools = pools_of(entries, leases, &devices, names, planners);
         Self { devices, held: leases.iter().map(holder).collect(), pools }
+    }
+
+    /// True where a vGPU that is held can be had as it was.
+    fn has(&self, partition: &Partition) -> bool {
+        let Partition::Vgpu { gpu, site, name, slice, .. } = partition else { return false };
+        let is_its = |taken: &Taken| taken.is_ours && taken.name.as_ref().is_none_or(|other| other == name);
+        let is_good = |parent: &vgpu::Parent| {
+            parent.address == site.parent && parent.fault.is_none() && parent.taken.iter().any(is_its)
+        };
+        let mut pools = self.pools.iter().filter(|pool| pool.gpu == *gpu && pool.blocked.is_none());
+        pools.any(|pool| {
+            let keeps = match (slice, &pool.mig) {
+                (None, None) => true,
+                (Some(instance), Some(mig)) => mig.keeps(*instance),
+                (Some(_), None) | (None, Some(_)) => false,
+            };
+            keeps && pool.parents.iter().any(is_good)
+        })
     }
 
     /// Picks.
@@ -75,18 +101,35 @@ impl Table {
 }
 
 /// The cards that are divided into vGPUs. Those that are kept out of use or are not gvm's give nothing away.
-fn pools_of(entries: &[Entry], leases: &[GpuLease], devices: &[GpuDevice]) -> Vec<VgpuPool> {
+fn pools_of(
+    entries: &[Entry],
+    leases: &[GpuLease],
+    devices: &[GpuDevice],
+    names: &HashMap<VmId, String>,
+    planners: &Planners,
+) -> Vec<VgpuPool> {
     let cards: Vec<&Card> = entries.iter().filter_map(|entry| entry.card.as_ref()).collect();
-    let held = leases.iter().filter_map(|lease| lease.partition.vgpu());
-    let held: Vec<VgpuHeld> = held.map(|(site, name)| VgpuHeld { site, name: name.clone() }).collect();
+    let held = |lease: &GpuLease| {
+        let (site, name) = lease.partition.vgpu()?;
+        let (name, slice, vm) = (name.clone(), lease.partition.slice(), names.get(&lease.vm).cloned());
+        Some(VgpuHeld { site, name, slice, vm })
+    };
+    let held: Vec<VgpuHeld> = leases.iter().filter_map(held).collect();
     let id = |card: &Card| {
         let entry = entries.iter().find(|entry| entry.known.is_some() && entry.address() == Some(card.address));
         entry.map_or_else(|| card.id(), |entry| entry.id.clone())
     };
-    let mut pools = vgpu::pools(&cards, &held, id);
+    let mut pools = vgpu::pools(&cards, &held, id, &|geometry| planners.of(geometry));
     for pool in &mut pools {
         let row = entries.iter().find(|entry| entry.id == pool.gpu).and_then(|entry| entry.known.as_ref());
         pool.known = row.map(|row| row.vgpu_types.clone()).unwrap_or_default();
+        match row.and_then(|row| row.shape.as_ref()).map(|shaped| &shaped.shape) {
+            Some(Shape::Vgpu { types }) => pool.allowed.clone_from(types),
+            Some(Shape::Mig { instances }) => {
+                pool.mig.iter_mut().for_each(|mig| mig.is_fixed = instances.is_some());
+            }
+            None => {}
+        }
         let Some(device) = devices.iter().find(|device| device.id == pool.gpu) else { continue };
         let why = match &device.service {
             Service::Good | Service::Noted(_) if device.is_foreign => Some("it is not gvm's".to_owned()),
@@ -127,7 +170,7 @@ impl Manager {
             }
         }
         let entries = with_decisions(&seen.entries, gpus::read(tx).await?);
-        Ok(Table::new(&entries, &leases, &names, reader.eyes))
+        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus.planners))
     }
 
     /// Cards for a machine that is to run: those it holds where all of them can still be had, else others.
@@ -156,16 +199,7 @@ impl Manager {
             let device = table.devices.iter().find(|device| device.id == *lease.partition.gpu());
             let is_there = |device: &GpuDevice| match &lease.partition {
                 Partition::Whole { bdf, .. } => *bdf == device.bdf,
-                Partition::Vgpu { gpu, bdf, site, name, .. } => {
-                    let mut parents = table
-                        .pools
-                        .iter()
-                        .filter(|pool| pool.gpu == *gpu && pool.blocked.is_none())
-                        .flat_map(|pool| &pool.parents);
-                    let parent = parents.find(|parent| parent.address == site.parent && parent.fault.is_none());
-                    let is_its = |taken: &Taken| taken.is_ours && taken.name.as_ref().is_none_or(|other| other == name);
-                    *bdf == device.bdf && parent.is_some_and(|parent| parent.taken.iter().any(is_its))
-                }
+                Partition::Vgpu { bdf, .. } => *bdf == device.bdf && table.has(&lease.partition),
             };
             device.is_some_and(|device| is_there(device) && matches!(device.service, Service::Good | Service::Noted(_)))
         };

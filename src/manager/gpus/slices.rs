@@ -7,13 +7,13 @@ use jiff::Timestamp;
 
 use super::super::Manager;
 use super::super::steps::{Done, Failure};
-use super::Seen;
 use super::steps::{GivenBack, last, transient, why, withhold_stuck};
+use super::{Seen, instances, shape};
 use crate::gpu::BindError;
 use crate::model::card::function::FunctionState;
 use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
 use crate::model::gpu::{Partition, VgpuTypeName};
-use crate::model::inventory::Withheld;
+use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::vm::Vm;
 
 /// True where a function carries what the partition wants of it. A type that nobody can name is taken for it: only a
@@ -49,6 +49,7 @@ pub(super) async fn ensure_made(
     if !leases.iter().any(|lease| lease.partition == *partition) {
         return Err(transient(step, format!("the lease of {name} at {} has ended", site.parent)));
     }
+    instances::ensure(manager, seen, partition, step).await?;
     match manager.gpus.backend.vgpu(&VgpuJob::Make { site: *site, name: name.clone() }).await {
         Ok(()) => Ok(()),
         Err(BindError::Stuck(why)) => {
@@ -62,12 +63,14 @@ pub(super) async fn ensure_made(
     }
 }
 
-/// Takes away a vGPU that no machine uses any more; an error means: again later.
+/// Takes away a vGPU that no machine uses any more, and the MIG instance behind it; an error means: again later. The
+/// caller has the card's lock.
 pub(super) async fn take_away(
     manager: &Manager,
-    site: VgpuSite,
-    name: &VgpuTypeName,
+    row: &KnownGpu,
+    partition: &Partition,
 ) -> std::result::Result<GivenBack, String> {
+    let Some((site, name)) = partition.vgpu() else { return Ok(GivenBack::Well) };
     let backend = &manager.gpus.backend;
     let states = backend.functions(&[site.parent]).await.map_err(|e| e.to_string())?;
     let Some(state) = states.first().filter(|state| state.is_there) else { return Ok(GivenBack::Well) };
@@ -79,7 +82,21 @@ pub(super) async fn take_away(
         return Ok(GivenBack::Well);
     }
     let at = Timestamp::now();
-    match backend.vgpu(&VgpuJob::Remove { site, name: name.clone() }).await {
+    let instance = match partition.slice() {
+        None => None,
+        Some(_) => {
+            let seen = manager.look_at_gpus().await.map_err(|e| e.to_string())?;
+            seen.card(&row.id).and_then(|(_, card)| instances::behind(card, site, &shape::functions(&seen, card)))
+        }
+    };
+    let removed = match backend.vgpu(&VgpuJob::Remove { site, name: name.clone() }).await {
+        Ok(()) => match instance {
+            Some(instance) => instances::end(manager, row, instance).await,
+            None => Ok(()),
+        },
+        Err(error) => Err(error),
+    };
+    match removed {
         Ok(()) => Ok(GivenBack::Well),
         Err(BindError::Transient(why) | BindError::Refused(why)) => Err(why),
         Err(BindError::Stuck(why)) => {

@@ -77,6 +77,9 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
     if leases.is_empty() {
         return Err(last(step, "it holds no GPU any more; start it again to be given one"));
     }
+    if !manager.gpus.are_restored() {
+        return Err(transient(step, "the GPUs are being divided again after the start of the host"));
+    }
     let seen = manager.look_at_gpus().await.map_err(|e| transient(step, e.to_string()))?;
     let mates = functions(seen.entries.iter().filter_map(|entry| entry.card.as_ref()));
     let mut cards: Vec<(&Partition, &Card)> = Vec::new();
@@ -317,7 +320,7 @@ pub(in crate::manager) async fn release(manager: &Manager, vm: &Vm, step: &'stat
         let functions = lease.partition.functions();
         let _hands = manager.gpus.hands_on(gpu).await;
         let end = match lease.partition.vgpu() {
-            Some((site, name)) => slices::take_away(manager, site, name).await,
+            Some(_) => slices::take_away(manager, row, &lease.partition).await,
             None => give_back(manager, row, &functions).await,
         };
         let end = end.map_err(|why| transient(step, why))?;

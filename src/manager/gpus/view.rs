@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use super::super::{Manager, Result};
 use super::change::find;
 use super::place::{Reader, Table, with_decisions};
+use super::{Seen, shape};
 use crate::auth::policy::Permit;
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::{CardFinding, NvmlStatus};
@@ -15,6 +16,7 @@ use crate::model::id::VmId;
 use crate::model::pci::PciAddress;
 use crate::plan::inventory::{Entry, Eyes};
 use crate::plan::place::{Offer, offers};
+use crate::plan::shape::{Next, Target, next};
 use crate::plan::vgpu::{self, VgpuPool};
 
 /// Where a card stands, in one word.
@@ -102,7 +104,7 @@ impl Manager {
         let leases = self.store.leases().await?;
         let entries = with_decisions(&seen.entries, self.store.gpus().await?);
         let names = self.holder_names(&leases, reader).await?;
-        let table = Table::new(&entries, &leases, &names, reader.eyes);
+        let table = Table::new(&entries, &leases, &names, reader.eyes, &self.gpus.planners);
         let row = |entry: &Entry| {
             let device = table.devices.iter().find(|device| device.id == entry.id);
             let is_its = |lease: &&GpuLease| match lease.partition.vgpu() {
@@ -111,7 +113,9 @@ impl Manager {
             };
             let lease = leases.iter().find(is_its);
             let pool = table.pools.iter().find(|pool| pool.gpu == entry.id && entry.known.is_some());
-            row(entry, device, lease, pool, &names, reader.eyes)
+            let mut row = row(entry, device, lease, pool, &names, reader.eyes);
+            row.reasons.extend(not_in_shape(entry, &seen));
+            row
         };
         Ok(GpuListing {
             at: seen.at,
@@ -152,7 +156,7 @@ impl Manager {
         let leases = self.store.leases().await?;
         let entries = with_decisions(&seen.entries, self.store.gpus().await?);
         let names = self.holder_names(&leases, reader).await?;
-        Ok(Table::new(&entries, &leases, &names, reader.eyes))
+        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus.planners))
     }
 
     async fn holder_names(&self, leases: &[GpuLease], reader: Reader) -> Result<HashMap<VmId, String>> {
@@ -164,6 +168,19 @@ impl Manager {
         }
         Ok(names)
     }
+}
+
+/// What is missing of a shape that was decided on: somebody changed the card beside gvm.
+fn not_in_shape(entry: &Entry, seen: &Seen) -> Option<String> {
+    let (row, card) = entry.known.as_ref().zip(entry.card.as_ref())?;
+    let shape = &row.shape.as_ref()?.shape;
+    let missing = match next(card, &shape::functions(seen, card), Target::Shape(shape)) {
+        Next::Done => return None,
+        Next::Do(job) => format!("{job} is missing"),
+        Next::Wait(why) | Next::Stop(why) => why,
+    };
+    let (word, address) = (shape.word(), card.address);
+    Some(format!("it is not divided as it should be ({missing}); `gvm gpu mode {address} {word}` does it again"))
 }
 
 fn row(

@@ -35,6 +35,8 @@ fn divided(device: &GpuDevice, types: &[&str], functions: u8) -> VgpuPool {
         is_mixed: false,
         known: Vec::new(),
         parents: (0..functions).map(parent).collect(),
+        mig: None,
+        allowed: Vec::new(),
         blocked: None,
     }
 }
@@ -64,7 +66,8 @@ fn a_size_gets_a_slice_where_there_is_one_and_else_a_card() {
     // One size for a card, within one machine as well.
     insta::assert_snapshot!(ask(&["vgpu:L40S-12Q", "vgpu:L40S-24Q"]).unwrap_err(), @r"
     vgpu:L40S-24Q cannot be had now
-      0000:01:00.0: it is set to profiles of 12 GiB as long as one of them is there
+      0000:01:00.0: it is set to profiles of 12 GiB as long as one of them is there;
+    vgpu:L40S-12Q would do now
     ");
     let many = ask(&["vgpu:L40S-12Q"; 5]).unwrap_err();
     assert!(many.contains("none of its functions is free for L40S-12Q"), "{many}");

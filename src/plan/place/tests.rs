@@ -339,7 +339,7 @@ t4 or a100 would do now; t4 + 2xa100 once others have given back
   0000:16:00.0 NVIDIA A100, 80 GiB: free;
 2:same-switch or 3 would do now
 "#);
-    insta::assert_snapshot!(refusal("mig:3g.40gb", &cards, &[]), @"mig:3g.40gb: this gvm hands out whole cards only; a MIG slice is no PCI device, so that a machine can have it only as a vGPU. Ask for a count, a model or a size");
+    insta::assert_snapshot!(refusal("mig:3g.40gb", &cards, &[]), @"mig:3g.40gb: no card of this host is divided by MIG so that machines can have a part of it. A bare MIG instance is no PCI device; it goes to a machine as a vGPU, for which NVIDIA's vGPU host driver is needed (`gvm gpu mode GPU mig`). Ask for a whole card, which can be divided inside of the machine, or for what `gvm gpu offers` says there is");
     insta::assert_snapshot!(refusal("vgpu:L40S-12Q", &cards, &[]), @"vgpu:L40S-12Q: no card of this host is divided into vGPUs. Ask for a count, a model or a size; `gvm gpu offers` says what there is");
     insta::assert_snapshot!(refusal("9+8", &cards, &[]), @"17 GPUs are more than one machine may have (16); a model named by a number is written with its family (rtx-4090)");
 }

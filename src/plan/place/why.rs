@@ -205,7 +205,10 @@ impl WhyNot {
         match &self.kind {
             WhyKind::BadRequest(why) => why.clone(),
             WhyKind::MigNotOffered => format!(
-                "{wanted}: this gvm hands out whole cards only; a MIG slice is no PCI device, so that a machine can have it only as a vGPU. Ask for a count, a model or a size"
+                "{wanted}: no card of this host is divided by MIG so that machines can have a part of it. A bare MIG instance is \
+                 no PCI device; it goes to a machine as a vGPU, for which NVIDIA's vGPU host driver is needed \
+                 (`gvm gpu mode GPU mig`). Ask for a whole card, which can be divided inside of the machine, or for what \
+                 `gvm gpu offers` says there is"
             ),
             WhyKind::VgpuNotOffered => format!(
                 "{wanted}: no card of this host is divided into vGPUs. Ask for a count, a model or a size; `gvm gpu offers` \

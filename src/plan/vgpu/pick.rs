@@ -3,9 +3,10 @@
 use std::cmp::Reverse;
 use std::fmt;
 
-use super::{Limit, VgpuPool};
-use crate::model::card::vgpu::OfferedType;
-use crate::model::gpu::{GpuId, VgpuSeries, VgpuTypeName};
+use super::offers::asked;
+use super::{Limit, VgpuPool, slices};
+use crate::model::gpu::mig::{Instance, MigProfile};
+use crate::model::gpu::{GpuId, GpuRequest, VgpuSeries, VgpuTypeName};
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
 
@@ -26,7 +27,12 @@ pub enum VgpuWish {
     Type(String),
     /// At least so much memory, for CUDA: the smallest type that has it.
     Memory(Mib),
+    /// A MIG profile: the type that has all of such an instance.
+    Profile(MigProfile),
 }
+
+/// How many things that can be had are named to whoever cannot have what they asked for.
+const ALTERNATIVES: usize = 3;
 
 /// Where it was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,8 +41,12 @@ pub struct VgpuChoice {
     pub gpu: GpuId,
     /// The function that is to carry it.
     pub parent: PciAddress,
-    /// What to make there; its number is good for this moment only.
-    pub offered: OfferedType,
+    /// What to make there.
+    pub name: VgpuTypeName,
+    /// Its framebuffer, where known.
+    pub memory: Option<Mib>,
+    /// The MIG instance that is to be behind it, there already or not.
+    pub slice: Option<Instance>,
     /// Why there, in plain words.
     pub reason: String,
 }
@@ -50,6 +60,10 @@ pub struct WhyNoVgpu {
     pub cards: Vec<(PciAddress, String)>,
     /// Names that can be asked for.
     pub names: Vec<VgpuTypeName>,
+    /// What can be had now, the nearest in size first.
+    pub now: Vec<GpuRequest>,
+    /// What would make room, in plain words.
+    pub mend: Option<String>,
     /// True where it can be had when others have given theirs back.
     pub may_come: bool,
 }
@@ -65,24 +79,47 @@ pub fn pick(pools: &[VgpuPool], wish: &VgpuWish, policy: Policy) -> Result<VgpuC
     names.retain(|name| match wish {
         VgpuWish::Type(word) => name.is_called(word),
         VgpuWish::Memory(least) => does_compute(name, *least),
+        VgpuWish::Profile(profile) => pools.iter().any(|pool| pool.profile_of(name) == Some(*profile)),
     });
-    let size = |name: &VgpuTypeName| name.grade().map_or(u64::MAX, |grade| grade.memory.0);
-    // The smallest that will do; compute before graphics, whose licence costs more.
-    names.sort_by_key(|name| (size(name), name.grade().map(|grade| Reverse(grade.series == VgpuSeries::C))));
+    let names = ranked(names, wish);
     for name in &names {
         let mut fit: Vec<&VgpuPool> = pools.iter().filter(|pool| pool.room(name).count > 0).collect();
         fit.sort_by_key(|pool| {
             let taken = pool.taken().count();
             (if policy == Policy::Pack { usize::MAX - taken } else { taken }, pool.bdf)
         });
-        if let Some(pool) = fit.first()
-            && let Some((parent, offered)) = pool.next_parent(name)
+        let profile = fit.iter().find_map(|pool| pool.profile_of(name));
+        let (pool, slice) = match profile {
+            Some(profile) => slices::best(&fit, profile).map(|(pool, instance)| (Some(pool), Some(instance))),
+            None => fit.first().map(|pool| (Some(*pool), None)),
+        }
+        .unwrap_or_default();
+        if let Some(pool) = pool
+            && let Some(parent) = pool.next_parent(name)
         {
-            let reason = reason(pool, name, policy, fit.len());
-            return Ok(VgpuChoice { gpu: pool.gpu.clone(), parent: parent.address, offered: offered.clone(), reason });
+            let reason = match slice {
+                Some(instance) => format!("{name} with {instance} behind it on {}", pool.bdf),
+                None => reason(pool, name, policy, fit.len()),
+            };
+            let (gpu, parent) = (pool.gpu.clone(), parent.address);
+            return Ok(VgpuChoice { gpu, parent, name: (*name).clone(), memory: pool.memory_of(name), slice, reason });
         }
     }
     Err(why(pools, wish, &names))
+}
+
+/// The types that meet a wish, the best first: the smallest that will do, and compute before graphics, whose licence costs
+/// more.
+pub(super) fn ranked<'n>(names: Vec<&'n VgpuTypeName>, wish: &VgpuWish) -> Vec<&'n VgpuTypeName> {
+    let size = |name: &VgpuTypeName| name.grade().map_or(u64::MAX, |grade| grade.memory.0);
+    let is_compute = |name: &VgpuTypeName| name.grade().map(|grade| Reverse(grade.series == VgpuSeries::C));
+    let mut names = names;
+    match wish {
+        // Some cards share an instance by time, too: who asks for a profile wants all of it.
+        VgpuWish::Profile(_) => names.sort_by_key(|name| (Reverse(size(name)), is_compute(name))),
+        VgpuWish::Type(_) | VgpuWish::Memory(_) => names.sort_by_key(|name| (size(name), is_compute(name))),
+    }
+    names
 }
 
 /// Whether the type computes and is large enough.
@@ -106,6 +143,7 @@ fn why(pools: &[VgpuPool], wish: &VgpuWish, names: &[&VgpuTypeName]) -> WhyNoVgp
     let told = match wish {
         VgpuWish::Type(word) => format!("vgpu:{word}"),
         VgpuWish::Memory(size) => format!("a vGPU with {size}"),
+        VgpuWish::Profile(profile) => format!("mig:{profile}"),
     };
     let mut may_come = false;
     let cards = pools.iter().map(|pool| {
@@ -121,7 +159,23 @@ fn why(pools: &[VgpuPool], wish: &VgpuWish, names: &[&VgpuTypeName]) -> WhyNoVgp
     let mut all: Vec<VgpuTypeName> = pools.iter().flat_map(VgpuPool::types).cloned().collect();
     all.sort_unstable();
     all.dedup();
-    WhyNoVgpu { wish: told, cards, names: all, may_come }
+    let size = |name: &VgpuTypeName| name.grade().map_or(0, |grade| grade.memory.0);
+    let wanted = match wish {
+        VgpuWish::Memory(size) => size.0,
+        VgpuWish::Type(_) | VgpuWish::Profile(_) => names.first().map_or(0, |name| size(name)),
+    };
+    let mut others: Vec<&VgpuTypeName> =
+        all.iter().filter(|name| pools.iter().any(|pool| pool.room(name).count > 0)).collect();
+    others.sort_by_key(|name| (size(name).abs_diff(wanted), Reverse(size(name))));
+    let mut now: Vec<GpuRequest> = Vec::new();
+    for request in others.into_iter().map(|name| asked(pools, name).1) {
+        if now.len() < ALTERNATIVES && !now.contains(&request) {
+            now.push(request);
+        }
+    }
+    let profile = names.iter().find_map(|name| pools.iter().find_map(|pool| pool.profile_of(name)));
+    let mend = profile.and_then(|profile| slices::mend(&pools.iter().collect::<Vec<_>>(), profile));
+    WhyNoVgpu { wish: told, cards, names: all, now, mend, may_come }
 }
 
 impl Limit {
@@ -134,6 +188,10 @@ impl Limit {
             Self::Functions => format!("none of its functions is free for {name}"),
             Self::Memory => format!("it has not enough memory left for {name}"),
             Self::Driver => format!("it carries as many {name} as its driver allows"),
+            Self::Allowed => format!("no more {name} may be made on it (gvm gpu show says what may)"),
+            Self::MigOn => "MIG is on, so nothing shares it by time".to_owned(),
+            Self::MigOff => "MIG is off (an administrator changes it by gvm gpu mode GPU mig)".to_owned(),
+            Self::Slices(why) => why.to_string(),
         }
     }
 }
@@ -144,6 +202,7 @@ impl fmt::Display for WhyNoVgpu {
         if self.cards.is_empty() {
             return f.write_str(": no card of this host is divided into vGPUs (gvm gpu mode GPU vgpu)");
         }
-        self.cards.iter().try_for_each(|(address, why)| write!(f, "\n  {address}: {why}"))
+        self.cards.iter().try_for_each(|(address, why)| write!(f, "\n  {address}: {why}"))?;
+        self.mend.iter().try_for_each(|mend| write!(f, "\n{mend}"))
     }
 }

@@ -1,10 +1,15 @@
 //! From the cards of a look and the leases to pools.
 
+use std::sync::Arc;
+
+use super::slices::MigPool;
 use super::{Parent, Taken, VgpuPool};
 use crate::model::card::Card;
 use crate::model::card::vgpu::{MadeVgpu, VgpuFramework, VgpuSite};
+use crate::model::gpu::mig::{Geometry, Instance};
 use crate::model::gpu::{GpuId, VgpuTypeName};
 use crate::model::units::Mib;
+use crate::plan::mig::Planner;
 use crate::plan::place::as_sold;
 
 /// A vGPU that a lease has.
@@ -14,24 +19,47 @@ pub struct VgpuHeld {
     pub site: VgpuSite,
     /// Its type.
     pub name: VgpuTypeName,
+    /// The MIG instance that it counts with.
+    pub slice: Option<Instance>,
+    /// The machine that has it, where it may be told.
+    pub vm: Option<String>,
 }
 
-/// The cards that are divided into vGPUs, by address. `id` says what a card is called for life.
-pub fn pools(cards: &[&Card], held: &[VgpuHeld], id: impl Fn(&Card) -> GpuId) -> Vec<VgpuPool> {
+/// The cards that are divided into vGPUs, by address. `id` says what a card is called for life; `planners` keeps a planner
+/// for each kind of card, as one costs more than all else here.
+pub fn pools(
+    cards: &[&Card],
+    held: &[VgpuHeld],
+    id: impl Fn(&Card) -> GpuId,
+    planners: &dyn Fn(&Geometry) -> Option<Arc<Planner>>,
+) -> Vec<VgpuPool> {
     let whole = cards.iter().filter(|card| !card.is_vf());
-    let mut pools: Vec<VgpuPool> = whole.filter_map(|card| pool(card, cards, held, id(card))).collect();
+    let mut pools: Vec<VgpuPool> = whole.filter_map(|card| pool(card, cards, held, id(card), planners)).collect();
     pools.sort_by_key(|pool| pool.bdf);
     pools
 }
 
-fn pool(card: &Card, cards: &[&Card], held: &[VgpuHeld], gpu: GpuId) -> Option<VgpuPool> {
-    let is_its = |other: &&&Card| other.address == card.address || other.physfn == Some(card.address);
-    let mut parents: Vec<Parent> =
-        cards.iter().filter(is_its).filter_map(|function| parent(function, card, held)).collect();
+fn pool(
+    card: &Card,
+    cards: &[&Card],
+    held: &[VgpuHeld],
+    gpu: GpuId,
+    planners: &dyn Fn(&Geometry) -> Option<Arc<Planner>>,
+) -> Option<VgpuPool> {
+    let is_its = |other: &&Card| other.address == card.address || other.physfn == Some(card.address);
+    let functions: Vec<&Card> = cards.iter().copied().filter(is_its).collect();
+    let mut parents: Vec<Parent> = functions.iter().filter_map(|function| parent(function, card, held)).collect();
     parents.sort_by_key(|parent| parent.address);
-    let blocked = match card.health.is_good() {
-        true => None,
-        false => Some("the card does not answer".to_owned()),
+    let here: Vec<VgpuHeld> =
+        held.iter().filter(|held| parents.iter().any(|parent| parent.address == held.site.parent)).cloned().collect();
+    let mig = MigPool::of(card, &functions, &here, planners);
+    let blocked = match card.mig() {
+        _ if !card.health.is_good() => Some("the card does not answer".to_owned()),
+        Some(facts) if facts.is_on != facts.is_on_pending => {
+            Some("its MIG mode changes with its next reset".to_owned())
+        }
+        Some(facts) if facts.is_on && mig.is_none() => Some("what NVML tells of its MIG is not understood".to_owned()),
+        _ => None,
     };
     let memory = card.memory.filter(|memory| !memory.is_estimated()).map(|memory| as_sold(memory.size));
     (!parents.is_empty()).then(|| VgpuPool {
@@ -42,6 +70,8 @@ fn pool(card: &Card, cards: &[&Card], held: &[VgpuHeld], gpu: GpuId) -> Option<V
         is_mixed: false,
         known: Vec::new(),
         parents,
+        mig,
+        allowed: Vec::new(),
         blocked,
     })
 }

@@ -31,6 +31,8 @@ fn card(bus: u8, gib: u64, functions: u8, types: &[&str]) -> VgpuPool {
         is_mixed: false,
         known: Vec::new(),
         parents,
+        mig: None,
+        allowed: Vec::new(),
         blocked: None,
     }
 }
@@ -45,7 +47,7 @@ fn take(pools: &mut [VgpuPool], parent: PciAddress, text: &str) {
 /// Asks for a type and takes it; the bus of the card, or why not.
 fn ask(pools: &mut [VgpuPool], word: &str, policy: Policy) -> Result<u8, String> {
     let choice = pick(pools, &VgpuWish::Type(word.to_owned()), policy).map_err(|why| why.to_string())?;
-    take(pools, choice.parent, choice.offered.name.as_str());
+    take(pools, choice.parent, choice.name.as_str());
     Ok(choice.parent.bus)
 }
 
@@ -102,8 +104,7 @@ fn cards_are_packed_or_spread_as_is_wished() {
 fn memory_alone_gets_the_smallest_type_that_computes() {
     let types = ["EX-8A", "EX-8Q", "EX-8C", "EX-16Q", "EX-4C"];
     let pools = [card(1, 48, 8, &types)];
-    let got =
-        |gib: u64| pick(&pools, &VgpuWish::Memory(Mib(gib << 10)), Policy::Pack).map(|choice| choice.offered.name);
+    let got = |gib: u64| pick(&pools, &VgpuWish::Memory(Mib(gib << 10)), Policy::Pack).map(|choice| choice.name);
     assert_eq!(got(5), Ok(name("EX-8C")));
     assert_eq!(got(4), Ok(name("EX-4C")));
     assert_eq!(got(9), Ok(name("EX-16Q")));
@@ -148,15 +149,6 @@ fn one_function_may_carry_several() {
     pool.parents[0].taken[0].is_made = true;
     pool.parents[0].offered[0].available = 3;
     assert_eq!(count(&pool, "T4-4Q"), 3);
-}
-
-/// Instances of MIG are of any size beside each other; the driver lists what they allow.
-#[test]
-fn slices_of_mig_need_no_common_size() {
-    let mut pools = [card(1, 80, 7, &["A100D-1-10C", "A100D-3-40C"])];
-    assert_eq!(ask(&mut pools, "A100D-3-40C", Policy::Pack), Ok(1));
-    assert_eq!(ask(&mut pools, "A100D-1-10C", Policy::Pack), Ok(1));
-    assert_eq!(count(&pools[0], "A100D-1-10C"), 3);
 }
 
 proptest::proptest! {

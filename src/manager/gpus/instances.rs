@@ -1,0 +1,141 @@
+//! MIG instances behind vGPUs of machines: made when there is no idle one, and gone with the machine.
+//!
+//! Every instance that gvm makes is written down before. The driver puts a vGPU on any idle instance of its profile, so what
+//! a vGPU stands on is read back, and what is gvm's is known by where it lies.
+
+use super::super::steps::{Done, Failure};
+use super::super::{Manager, Result, hold};
+use super::Seen;
+use super::shape::functions;
+use super::steps::{last, transient, withhold_stuck};
+use crate::gpu::BindError;
+use crate::model::card::shape::ShapeJob;
+use crate::model::card::vgpu::VgpuSite;
+use crate::model::card::{Card, MadeInstance};
+use crate::model::gpu::mig::Instance;
+use crate::model::gpu::{GpuId, GpuLease, Partition};
+use crate::model::inventory::{KnownGpu, Shape};
+use crate::plan::inventory::Entry;
+use crate::plan::shape::user_of;
+use crate::store::gpus::Decision;
+use crate::store::{commit, gpus};
+
+/// Sees to an idle instance for a machine's vGPU; the caller has the card's lock.
+pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition, step: &'static str) -> Done {
+    let (Partition::Vgpu { gpu, bdf, .. }, Some(wanted)) = (partition, partition.slice()) else { return Ok(()) };
+    let Some((row, card)) = seen.card(gpu) else { return Err(last(step, format!("GPU {gpu} is gone"))) };
+    let Some(mig) = card.mig().filter(|mig| mig.is_on) else {
+        return Err(last(step, format!("MIG is off on GPU {bdf}; start the VM again to be given another")));
+    };
+    let vfs = functions(seen, card);
+    let leases = manager.store.leases().await.map_err(|e| Failure::store(step, &e))?;
+    let is_reserved = |made: &MadeInstance| {
+        let others = leases.iter().filter(|lease| lease.partition != *partition && lease.partition.gpu() == gpu);
+        others.filter_map(|lease| lease.partition.slice()).any(|other| other == made.instance)
+    };
+    let is_idle = |made: &&MadeInstance| {
+        made.instance.profile == wanted.profile && made.compute_instances > 0 && user_of(&vfs, card, made).is_none()
+    };
+    let mut idle = mig.instances.iter().filter(is_idle);
+    if idle.any(|made| made.instance == wanted || !is_reserved(made)) {
+        return Ok(());
+    }
+    add_own(manager, row, wanted).await.map_err(|e| Failure::store(step, &e))?;
+    hold::point("mig-recorded").await;
+    match manager.gpus.backend.reshape(&ShapeJob::MakeInstance { card: *bdf, instance: wanted }).await {
+        Ok(()) => {}
+        Err(BindError::Stuck(why)) => {
+            withhold_stuck(manager, gpu, &why).await.map_err(|e| Failure::store(step, &e))?;
+            return Err(last(step, format!("GPU {bdf} is stuck: {why}. Start the VM again to be given another card")));
+        }
+        Err(BindError::Transient(why)) => return Err(transient(step, format!("{wanted} on GPU {bdf}: {why}"))),
+        Err(BindError::Refused(why) | BindError::Failed(why)) => {
+            return Err(Failure::new(step, format!("{wanted} cannot be made on GPU {bdf}: {why}")));
+        }
+    }
+    hold::point("mig-made").await;
+    Ok(())
+}
+
+async fn add_own(manager: &Manager, row: &KnownGpu, instance: Instance) -> crate::store::Result<()> {
+    let mut tx = manager.store.write().await?;
+    let fresh = gpus::read(&mut tx).await?.into_iter().find(|fresh| fresh.id == row.id);
+    let mut own = fresh.map(|fresh| fresh.own_instances).unwrap_or_default();
+    if !own.contains(&instance) {
+        own.push(instance);
+        gpus::decide(&mut tx, &row.id, &Decision::OwnInstances(own)).await?;
+    }
+    commit(tx).await
+}
+
+/// The instance that a function's vGPU stands on, by a look that is fresh.
+pub(super) fn behind(card: &Card, site: VgpuSite, vfs: &[&Card]) -> Option<Instance> {
+    let function = vfs.iter().copied().chain([card]).find(|function| function.address == site.parent)?;
+    let made = function.vgpu.as_ref()?.made.iter().find(|made| made.uuid == site.uuid)?;
+    let is_it = |instance: &&MadeInstance| Some(instance.id) == made.gpu_instance;
+    card.mig()?.instances.iter().find(is_it).map(|made| made.instance)
+}
+
+/// Ends an instance after its vGPU: what gvm made is gone for good, what an administrator wants there is made anew, so that
+/// nothing of the last machine is left in it; what others made stays. The caller has the card's lock.
+pub(super) async fn end(manager: &Manager, row: &KnownGpu, instance: Instance) -> std::result::Result<(), BindError> {
+    let card = row.identity.address;
+    let is_own = row.own_instances.contains(&instance);
+    let is_wanted = match row.shape.as_ref().map(|shaped| &shaped.shape) {
+        Some(Shape::Mig { instances: Some(wanted) }) => wanted.contains(&instance),
+        _ => false,
+    };
+    if !is_own && !is_wanted {
+        return Ok(());
+    }
+    manager.gpus.backend.reshape(&ShapeJob::RemoveInstance { card, instance }).await?;
+    if is_wanted {
+        manager.gpus.backend.reshape(&ShapeJob::MakeInstance { card, instance }).await?;
+    }
+    Ok(())
+}
+
+impl Manager {
+    /// Ends instances of a card that gvm made and no machine wants any more: a crash, or a start that failed, left them.
+    pub(super) async fn tidy_instances(&self, entry: &Entry) -> Result<()> {
+        let has_own = |row: &KnownGpu| !row.own_instances.is_empty();
+        if entry.card.is_none() || !entry.known.as_ref().is_some_and(has_own) {
+            return Ok(());
+        }
+        let _hands = self.gpus.hands_on(&entry.id).await;
+        // Looked at under the card's lock: a machine may have been given one meanwhile.
+        let seen = self.look_at_gpus().await?;
+        let Some((row, card)) = seen.card(&entry.id).filter(|(row, _)| row.withheld.is_none()) else { return Ok(()) };
+        let Some(mig) = card.mig() else { return Ok(()) };
+        let leases = self.store.leases().await?;
+        let own = self.store.gpus().await?.into_iter().find(|row| row.id == entry.id).map(|row| row.own_instances);
+        let mut kept = Vec::new();
+        for instance in own.unwrap_or_default() {
+            let made = mig.instances.iter().find(|made| mig.is_on && made.instance == instance);
+            let is_used = made.is_some_and(|made| user_of(&functions(&seen, card), card, made).is_some());
+            if is_used || is_leased(&leases, &entry.id, instance) {
+                kept.push(instance);
+                continue;
+            }
+            if made.is_some() {
+                tracing::info!(gpu = %row.id, %instance, "no machine wants this MIG instance: ending it");
+                let job = ShapeJob::RemoveInstance { card: card.address, instance };
+                if let Err(e) = self.gpus.backend.reshape(&job).await {
+                    tracing::warn!(gpu = %row.id, %instance, error = %e, "cannot end a MIG instance");
+                    kept.push(instance);
+                }
+            }
+        }
+        if kept != row.own_instances {
+            let mut tx = self.store.write().await?;
+            gpus::decide(&mut tx, &row.id, &Decision::OwnInstances(kept)).await?;
+            commit(tx).await?;
+        }
+        Ok(())
+    }
+}
+
+fn is_leased(leases: &[GpuLease], gpu: &GpuId, instance: Instance) -> bool {
+    let its = leases.iter().filter(|lease| lease.partition.gpu() == gpu);
+    its.filter_map(|lease| lease.partition.slice()).any(|slice| slice == instance)
+}

@@ -1,5 +1,7 @@
 //! `gvm gpu`: the cards of the host.
 
+mod plan;
+
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -26,6 +28,8 @@ pub enum GpuCommand {
     Show(GpuArg),
     /// Show what could be asked for with --gpu now
     Offers,
+    /// Show how divided cards stand: what lies where, what fits, what is fragmented and what would mend it
+    Plan,
     /// Change what a card is between machines
     #[command(after_help = "\
 passthrough  it stays with vfio-pci: a machine has it at once
@@ -101,6 +105,7 @@ pub async fn run(cx: &Context, command: GpuCommand) -> CliResult {
     match command {
         GpuCommand::List => list(cx).await,
         GpuCommand::Offers => offers(cx).await,
+        GpuCommand::Plan => plan::show(cx).await,
         GpuCommand::Show(gpu) => {
             let view: GpuView = cx.client.get(&gpu.path("")).await?;
             cx.out.result(&view, || shown(&view))
@@ -181,6 +186,8 @@ fn shown(gpu: &GpuView) -> String {
         ("VM", gpu.vm.clone().unwrap_or_default()),
         ("Reasons", gpu.reasons.join("\n")),
         ("Mode", mode),
+        ("To be divided", gpu.shape.clone()),
+        ("MIG instances", gpu.instances.join(", ")),
         ("Driver", gpu.driver.clone()),
         ("Goes back to", gpu.former.join(", ")),
         ("NUMA node", known(gpu.numa_node)),
@@ -252,6 +259,8 @@ mod tests {
             vm: Some("train.ann".to_owned()),
             mode: "passthrough".to_owned(),
             is_kept: false,
+            shape: String::new(),
+            instances: Vec::new(),
             driver: "vfio-pci".to_owned(),
             former: vec!["0000:41:00.0=nvidia".to_owned(), "0000:41:00.1=snd_hda_intel".to_owned()],
             numa_node: Some(0),

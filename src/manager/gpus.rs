@@ -49,7 +49,10 @@ pub(super) use self::place::{Table, write_leases};
 pub(super) use self::plug::{Now, attach};
 pub(super) use self::steps::{ensure_bound, must_have_memory, release, standing};
 pub use crate::plan::inventory::Entry;
+pub use crate::plan::mig::Lost;
 pub use crate::plan::place::Offer;
+pub use crate::plan::vgpu::slices::{Slot, SlotUser};
+pub use crate::plan::vgpu::{CardReport, Report, Room};
 
 pub use self::view::{GpuListing, GpuRow, GpuState};
 

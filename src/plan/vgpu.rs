@@ -14,6 +14,7 @@
 mod offers;
 mod pick;
 mod pools;
+mod report;
 pub mod slices;
 
 use std::collections::BTreeSet;
@@ -26,6 +27,7 @@ use crate::model::units::Mib;
 pub use offers::offers;
 pub use pick::{Policy, VgpuChoice, VgpuWish, WhyNoVgpu, pick};
 pub use pools::{VgpuHeld, pools};
+pub use report::{CardReport, MigReport, Report, report};
 use slices::{MigPool, NoSlot};
 
 /// A card that is divided into vGPUs.

@@ -1,10 +1,14 @@
 //! Cards from the model to wire types.
 
-use crate::api::types::{ChosenGpu, DryRun, GpuFunctionView, GpuList, GpuView, GroupMemberView, OfferView};
+use crate::api::types::{
+    CardPlanView, ChosenGpu, DryRun, FitView, GpuFunctionView, GpuList, GpuPlan, GpuView, GroupMemberView,
+    MigInstanceView, OfferView,
+};
 use crate::manager::create::Rehearsal;
-use crate::manager::gpus::{Entry, GpuListing, GpuRow, Offer};
+use crate::manager::gpus::{CardReport, Entry, GpuListing, GpuRow, Lost, Offer, Report, Room, Slot, SlotUser};
 use crate::model::card::{Card, CardMode, Health, NvmlStatus};
-use crate::model::inventory::KnownGpu;
+use crate::model::gpu::GpuRequest;
+use crate::model::inventory::{KnownGpu, Shape};
 use crate::model::pci::{Link, PciAddress, class_words};
 
 pub fn list(listing: GpuListing) -> GpuList {
@@ -24,6 +28,15 @@ fn nvml(status: &NvmlStatus) -> String {
         NvmlStatus::Ready { driver: None } => "answers".to_owned(),
         NvmlStatus::Failed { why } => why.clone(),
     }
+}
+
+fn shape(shape: &Shape) -> String {
+    let word = shape.word();
+    let parts: Vec<String> = match shape {
+        Shape::Vgpu { types } => types.iter().map(|(name, most)| format!("at most {most} {name}")).collect(),
+        Shape::Mig { instances } => instances.iter().flatten().map(ToString::to_string).collect(),
+    };
+    if parts.is_empty() { word.to_owned() } else { format!("{word}: {}", parts.join(", ")) }
 }
 
 pub fn view(row: GpuRow) -> GpuView {
@@ -47,6 +60,11 @@ pub fn view(row: GpuRow) -> GpuView {
         vm,
         mode: card.map(|card| mode(card.mode)).unwrap_or_default().to_owned(),
         is_kept: known.is_some_and(|known| known.is_kept),
+        shape: known.and_then(|known| known.shape.as_ref()).map(|shaped| shape(&shaped.shape)).unwrap_or_default(),
+        instances: card
+            .and_then(Card::mig)
+            .map(|mig| mig.instances.iter().map(|made| made.instance.to_string()).collect())
+            .unwrap_or_default(),
         driver: card.and_then(|card| card.driver.clone()).unwrap_or_default(),
         former: known.map(former).unwrap_or_default(),
         numa_node: card.and_then(|card| card.numa_node),
@@ -154,5 +172,44 @@ pub fn dry_run(rehearsal: Rehearsal) -> DryRun {
         gpus: gpus.iter().map(chosen).collect(),
         numa_node,
         notes,
+    }
+}
+
+pub fn plan(report: Report) -> GpuPlan {
+    let advice = report.mends.into_iter().map(|(_, mend)| mend).collect();
+    GpuPlan { cards: report.cards.into_iter().map(card_plan).collect(), advice }
+}
+
+fn card_plan(card: CardReport) -> CardPlanView {
+    let instance = |slot: Slot| {
+        let (state, vm) = match (slot.user, slot.is_made) {
+            (None, _) => ("idle", None),
+            (Some(SlotUser::Ours(vm)), true) => ("in-use", vm),
+            (Some(SlotUser::Ours(vm)), false) => ("reserved", vm),
+            (Some(SlotUser::Other), _) => ("foreign", None),
+        };
+        let (profile, placement) = (slot.instance.profile.to_string(), slot.instance.placement);
+        MigInstanceView { profile, start: placement.start, size: placement.size, state: state.to_owned(), vm }
+    };
+    let fit = |(request, room): (GpuRequest, Room)| {
+        let limit = room.limit.words(&request.to_string());
+        FitView { request: request.to_string(), count: room.count, limit }
+    };
+    let lost = |lost: &Lost| format!("{}: {} fit, {} would", lost.profile, lost.now, lost.anew);
+    let mode = if card.mig.is_some() { "mig" } else { "vgpu" };
+    let mig = card.mig.unwrap_or_default();
+    CardPlanView {
+        address: card.address.to_string(),
+        model: card.model,
+        mode: mode.to_owned(),
+        blocked: card.blocked,
+        memory_slices: mig.memory_slices,
+        compute_slices: mig.compute_slices,
+        lost: mig.lost.iter().map(lost).collect(),
+        instances: mig.slots.into_iter().map(instance).collect(),
+        is_fixed: mig.is_fixed,
+        carries: card.carries.iter().map(|(name, count)| format!("{count} {name}")).collect(),
+        fits: card.fits.into_iter().map(fit).collect(),
+        fragmented_percent: mig.fragmented_percent,
     }
 }

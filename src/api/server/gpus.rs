@@ -6,7 +6,7 @@ use axum::extract::State;
 use super::error::ApiError;
 use super::{Body, Caller, Path, Shared, audited, convert, convert_gpu};
 use crate::api::error::ErrorBody;
-use crate::api::types::{ChangeGpuMode, CreateVm, DryRun, GpuList, GpuView, OfferList, WithholdGpu};
+use crate::api::types::{ChangeGpuMode, CreateVm, DryRun, GpuList, GpuPlan, GpuView, OfferList, WithholdGpu};
 use crate::auth::policy::{self, Action};
 use crate::manager::ManagerError;
 use crate::manager::gpus::{GpuChange, WantedMode};
@@ -36,6 +36,13 @@ pub async fn offers(State(shared): State<Shared>, caller: Caller) -> Done<OfferL
     let permit = caller.permit(Action::GpuSee)?;
     let offers = shared.manager.gpu_offers(&permit).await?;
     Ok(Json(OfferList { offers: offers.into_iter().map(convert_gpu::offer).collect() }))
+}
+
+/// How divided cards stand: what lies where, what fits, what is fragmented, and what would mend it.
+#[utoipa::path(get, path = "/v1/gpu-plan", responses((status = 200, body = GpuPlan), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn plan(State(shared): State<Shared>, caller: Caller) -> Done<GpuPlan> {
+    let permit = caller.permit(Action::GpuSee)?;
+    Ok(Json(convert_gpu::plan(shared.manager.gpu_plan(&permit).await?)))
 }
 
 /// What would be made of a request, cards included; nothing is.

@@ -208,6 +208,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gpus::withhold))
         .routes(routes!(gpus::readmit))
         .routes(routes!(gpus::offers))
+        .routes(routes!(gpus::plan))
         .routes(routes!(gpus::dry_run))
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))

@@ -52,6 +52,11 @@ pub struct GpuView {
     pub mode: String,
     /// It stays with VFIO between machines.
     pub is_kept: bool,
+    /// What an administrator decided that it is divided into, such as `mig` or `mig: 3g.40gb@0, 3g.40gb@4`; empty where
+    /// nobody did.
+    pub shape: String,
+    /// The MIG instances that are there.
+    pub instances: Vec<String>,
     /// The driver that has it; empty where none.
     pub driver: String,
     /// Drivers that its functions go back to, as `address=driver`.
@@ -123,11 +128,75 @@ pub struct OfferList {
     pub offers: Vec<OfferView>,
 }
 
+/// A MIG instance, or the room that a machine has for one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct MigInstanceView {
+    /// Its profile.
+    pub profile: String,
+    /// Its first memory slice.
+    pub start: u32,
+    /// How many memory slices it has.
+    pub size: u32,
+    /// `idle`, `in-use`, `reserved` (not made yet) or `foreign` (in use, and not by a machine of gvm).
+    pub state: String,
+    /// Who has it, where that may be told.
+    pub vm: Option<String>,
+}
+
+/// How many more of something there could be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FitView {
+    /// What to write after `--gpu`.
+    pub request: String,
+    /// How many more, and of nothing else.
+    pub count: u32,
+    /// What keeps it from being one more.
+    pub limit: String,
+}
+
+/// How one divided card stands.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CardPlanView {
+    /// Address.
+    pub address: String,
+    /// Name.
+    pub model: String,
+    /// `mig` or `vgpu`.
+    pub mode: String,
+    /// Why nothing more may be made on it; none where that is not so.
+    pub blocked: Option<String>,
+    /// Memory slices; zero without MIG.
+    pub memory_slices: u32,
+    /// Compute slices; zero without MIG.
+    pub compute_slices: u32,
+    /// MIG instances by where they lie.
+    pub instances: Vec<MigInstanceView>,
+    /// Whether an administrator decided on the instances, so that none is made beside them.
+    pub is_fixed: bool,
+    /// vGPUs that it carries, such as `2 L40S-12Q`.
+    pub carries: Vec<String>,
+    /// What fits.
+    pub fits: Vec<FitView>,
+    /// Share of what is free that cannot be had for where the instances lie, in percent; none without MIG.
+    pub fragmented_percent: Option<u32>,
+    /// What is lost by that, such as `4g.40gb: 0 fit, 1 would`.
+    pub lost: Vec<String>,
+}
+
+/// How all divided cards stand.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GpuPlan {
+    /// By address.
+    pub cards: Vec<CardPlanView>,
+    /// What would make room for what has none anywhere, in plain words.
+    pub advice: Vec<String>,
+}
+
 /// Request to change what a card is between machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ChangeGpuMode {
-    /// `passthrough` or `host`.
+    /// `passthrough`, `host`, `vgpu` or `mig`.
     pub mode: String,
 }
 

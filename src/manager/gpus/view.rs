@@ -17,7 +17,7 @@ use crate::model::pci::PciAddress;
 use crate::plan::inventory::{Entry, Eyes};
 use crate::plan::place::{Offer, offers};
 use crate::plan::shape::{Next, Target, next};
-use crate::plan::vgpu::{self, VgpuPool};
+use crate::plan::vgpu::{self, Report, VgpuPool};
 
 /// Where a card stands, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,6 +148,14 @@ impl Manager {
         let mut all = offers(&table.devices, &table.held);
         all.extend(vgpu::offers(&table.pools));
         Ok(all)
+    }
+
+    /// How divided cards stand.
+    ///
+    /// # Errors
+    /// Where host or store do not answer.
+    pub async fn gpu_plan(&self, permit: &Permit) -> Result<Report> {
+        Ok(vgpu::report(&self.gpu_now(permit).await?.pools))
     }
 
     async fn gpu_now(&self, permit: &Permit) -> Result<Table> {

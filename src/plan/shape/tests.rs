@@ -85,7 +85,7 @@ impl Host {
         match job {
             ShapeJob::Functions { count, .. } => {
                 self.vfs = if *count == Some(0) { Vec::new() } else { vfs() };
-                self.card.sriov.as_mut().unwrap().enabled = self.vfs.len() as u32;
+                self.card.sriov.as_mut().unwrap().enabled = u32::try_from(self.vfs.len()).unwrap();
                 self.mig().instances.clear();
             }
             ShapeJob::MigMode { is_on, .. } => {
@@ -104,7 +104,7 @@ impl Host {
                 mig.instances.clear();
             }
             ShapeJob::MakeInstance { instance, .. } => {
-                let id = self.mig().instances.len() as u32 + 1;
+                let id = u32::try_from(self.mig().instances.len()).unwrap() + 1;
                 self.mig().instances.push(MadeInstance { id, instance: *instance, compute_instances: 1 });
             }
             ShapeJob::RemoveInstance { instance, .. } => {

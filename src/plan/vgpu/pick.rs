@@ -58,8 +58,6 @@ pub struct WhyNoVgpu {
     pub wish: String,
     /// Each card with its reason.
     pub cards: Vec<(PciAddress, String)>,
-    /// Names that can be asked for.
-    pub names: Vec<VgpuTypeName>,
     /// What can be had now, the nearest in size first.
     pub now: Vec<GpuRequest>,
     /// What would make room, in plain words.
@@ -153,7 +151,7 @@ fn why(pools: &[VgpuPool], wish: &VgpuWish, names: &[&VgpuTypeName]) -> WhyNoVgp
         };
         let limit = pool.room(name).limit;
         may_come |= !matches!(limit, Limit::NoSuchType | Limit::Blocked(_)) && pool.taken().any(|taken| taken.is_ours);
-        (pool.bdf, limit.words(name))
+        (pool.bdf, limit.words(name.as_str()))
     });
     let cards = cards.collect();
     let mut all: Vec<VgpuTypeName> = pools.iter().flat_map(VgpuPool::types).cloned().collect();
@@ -175,11 +173,12 @@ fn why(pools: &[VgpuPool], wish: &VgpuWish, names: &[&VgpuTypeName]) -> WhyNoVgp
     }
     let profile = names.iter().find_map(|name| pools.iter().find_map(|pool| pool.profile_of(name)));
     let mend = profile.and_then(|profile| slices::mend(&pools.iter().collect::<Vec<_>>(), profile));
-    WhyNoVgpu { wish: told, cards, names: all, now, mend, may_come }
+    WhyNoVgpu { wish: told, cards, now, mend, may_come }
 }
 
 impl Limit {
-    fn words(&self, name: &VgpuTypeName) -> String {
+    /// In plain words, about a type.
+    pub fn words(&self, name: &str) -> String {
         match self {
             Self::NoSuchType => "it has no such type".to_owned(),
             Self::Blocked(why) => why.clone(),

@@ -1,5 +1,6 @@
 //! GPUs: devices, requests, partitions, leases.
 
+pub mod layout;
 pub mod mig;
 mod name;
 mod request;

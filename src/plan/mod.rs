@@ -4,6 +4,7 @@ pub mod address;
 pub mod choose;
 pub mod doctor;
 pub mod inventory;
+pub mod layout;
 pub mod mig;
 pub mod pages;
 pub mod place;

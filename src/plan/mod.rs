@@ -3,6 +3,7 @@
 pub mod address;
 pub mod choose;
 pub mod doctor;
+pub mod fabric;
 pub mod inventory;
 pub mod layout;
 pub mod mig;

@@ -63,5 +63,6 @@ pub(super) fn describe(card: &mut Card, names: &HashMap<(u16, u16), String>) {
     let wide = card.bars.iter().filter(|bar| bar.is_64bit && bar.is_prefetchable && !card.is_vf());
     let size = wide.map(|bar| Mib(bar.size >> 20)).max().filter(|size| size.0 > 0);
     let window = size.map(|size| CardMemory { size, source: MemorySource::Bar });
-    card.memory = told.or(known).or(window);
+    let driver = card.memory.filter(|memory| memory.source == MemorySource::Driver);
+    card.memory = told.or(driver).or(known).or(window);
 }

@@ -17,6 +17,7 @@
 //! have a card and who has it is decided elsewhere.
 
 mod claim;
+mod fabric;
 pub mod fake;
 mod files;
 mod flights;
@@ -26,6 +27,7 @@ mod join;
 mod lanes;
 mod names;
 mod nvml;
+mod share;
 pub mod steps;
 mod sysfs;
 mod uevent;
@@ -250,6 +252,7 @@ impl HostGpus {
         for card in &mut cards {
             join::describe(card, &looked_up);
         }
+        share::divide(&mut cards);
         if let Some(why) = holders::search(&self.files, &mut cards).incomplete {
             findings.push(CardFinding { kind: CardFindingKind::HoldersIncomplete, address: None, text: why });
         }

@@ -9,8 +9,9 @@
 
 use std::collections::BTreeMap;
 
+use super::fabric;
 use super::files::Files;
-use super::vgpu;
+use super::{share, vgpu};
 use crate::model::card::pci::{
     Bar, Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor, is_bridge,
 };
@@ -104,8 +105,11 @@ pub(super) fn read(files: &Files, hanging: &Hanging) -> Found {
         }
     }
     name_made(&mut found.cards);
+    share::tell(files, &mut found.cards, |address| hanging.contains_key(&slot(address)));
     if !found.nvswitches.is_empty() {
-        let text = format!("the board has {} NVSwitches; gvm does not manage their partitions", found.nvswitches.len());
+        let (count, missing) = (found.nvswitches.len(), fabric::read(files).missing());
+        let text =
+            format!("the board has {count} NVSwitches, and gvm activates no partitions of their fabric: {missing}");
         found.findings.push(CardFinding { kind: CardFindingKind::NvSwitch, address: None, text });
     }
     found

@@ -75,6 +75,10 @@ impl Health {
 pub enum MemorySource {
     /// The vendor's library said so.
     Nvml,
+    /// Its driver said so below `/sys`.
+    Driver,
+    /// Of a virtual function: an equal part of what its card is known to have.
+    Share,
     /// From the table of known cards.
     Table,
     /// The largest 64-bit BAR: a lower bound, since not every card maps all of its memory.
@@ -237,7 +241,7 @@ impl Card {
         let is_mig = self.mig().is_some_and(|mig| mig.is_on);
         match &self.driver {
             // Its driver makes a VFIO device of each virtual function.
-            _ if self.is_vf() && self.vgpu.is_some() => CardMode::Vgpu,
+            _ if self.is_vf() && (self.vgpu.is_some() || self.vendor != Vendor::Nvidia) => CardMode::Vgpu,
             _ if self.is_vfio => CardMode::Passthrough,
             None => CardMode::Unbound,
             Some(_) if has_vgpu => CardMode::Vgpu,
@@ -329,9 +333,12 @@ impl Discovery {
     pub fn judged(mut self, managed: Option<&BTreeSet<PciAddress>>) -> Self {
         let has_nvswitch = !self.nvswitches.is_empty();
         let has_iommu = self.cards.iter().any(|card| card.iommu.is_some());
+        let fabric = self.findings.iter().find(|finding| finding.kind == CardFindingKind::NvSwitch);
+        let fabric = fabric.map(|finding| finding.text.as_str());
+        let around = blockers::Circumstances { managed, has_nvswitch, fabric, has_iommu };
         for card in &mut self.cards {
             card.mode = card.derive_mode();
-            card.blockers = blockers::find(card, &blockers::Circumstances { managed, has_nvswitch, has_iommu });
+            card.blockers = blockers::find(card, &around);
         }
         self
     }

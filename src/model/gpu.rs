@@ -1,5 +1,7 @@
 //! GPUs: devices, requests, partitions, leases.
 
+pub mod fabric;
+pub mod layout;
 pub mod mig;
 mod name;
 mod request;
@@ -121,6 +123,9 @@ pub struct GpuDevice {
     /// Its other wiring.
     #[serde(default)]
     pub fabric: Fabric,
+    /// What is missing for partitions of its fabric, where it is on a board with NVSwitches.
+    #[serde(default)]
+    pub fabric_why: Option<String>,
     /// Whether it is in service.
     #[serde(default)]
     pub service: Service,
@@ -155,6 +160,7 @@ impl GpuDevice {
             upstream: Vec::new(),
             bars: Vec::new(),
             fabric: Fabric::default(),
+            fabric_why: None,
             service: Service::default(),
             is_foreign: false,
             blocked: None,

@@ -253,6 +253,7 @@ fn device(
         upstream: card.upstream.bridges.clone(),
         bars: card.bars.clone(),
         fabric: if has(BlockerKind::NvSwitch) { Fabric::Nvswitch } else { Fabric::None },
+        fabric_why: card.blockers.iter().find(|b| b.kind == BlockerKind::NvSwitch).map(|b| b.text.clone()),
         service: match &row.withheld {
             None => Service::Good,
             Some(Withheld::Quarantined { why, .. }) => Service::Quarantined(why.clone()),

@@ -3,7 +3,9 @@
 pub mod address;
 pub mod choose;
 pub mod doctor;
+pub mod fabric;
 pub mod inventory;
+pub mod layout;
 pub mod mig;
 pub mod pages;
 pub mod place;

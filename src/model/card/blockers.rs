@@ -55,6 +55,8 @@ pub struct Circumstances<'a> {
     pub managed: Option<&'a BTreeSet<PciAddress>>,
     /// Whether the board has NVSwitches.
     pub has_nvswitch: bool,
+    /// What is missing for partitions of their fabric, where that was told.
+    pub fabric: Option<&'a str>,
     /// Whether some card has an IOMMU group.
     pub has_iommu: bool,
 }
@@ -88,10 +90,15 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
         }
     }
     if let Some(physfn) = card.physfn {
-        add(BlockerKind::VirtualFunction, format!("it is a virtual function of {physfn}, not a whole card"));
+        let text = match given(card) {
+            None => format!("it is a virtual function of {physfn}, not a whole card"),
+            Some(why) => format!("it is a virtual function of {physfn}, and {why}"),
+        };
+        add(BlockerKind::VirtualFunction, text);
     }
     if let Some(sriov) = card.sriov.as_ref().filter(|sriov| sriov.enabled > 0) {
-        add(BlockerKind::Divided, format!("{} virtual functions of it are switched on", sriov.enabled));
+        let why = given(card).map_or_else(String::new, |why| format!(", and {why}"));
+        add(BlockerKind::Divided, format!("{} virtual functions of it are switched on{why}", sriov.enabled));
     }
     if let Some(mig) = card.mig() {
         let on = |is_on| if is_on { "on" } else { "off" };
@@ -127,8 +134,17 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
     }
     let is_on_board = known::look_up(card.vendor, &card.ids).is_none_or(|known| known.has_nvlink_board);
     if around.has_nvswitch && card.vendor == super::Vendor::Nvidia && !card.is_vf() && is_on_board {
-        let text = "it is on a board with NVSwitches, whose partitions gvm does not manage yet";
+        let text = around.fabric.unwrap_or("the board has NVSwitches, whose partitions gvm does not manage yet");
         add(BlockerKind::NvSwitch, text.to_owned());
     }
     found
+}
+
+/// Why virtual functions are given to nobody, and what works instead. NVIDIA's carry vGPUs; those of others would go to a
+/// machine as they are, without a type, which no lease can say yet.
+fn given(card: &Card) -> Option<String> {
+    (card.vendor != super::Vendor::Nvidia && card.vgpu.is_none()).then(|| {
+        let vendor = card.vendor;
+        format!("this gvm gives those of {vendor} to no machine yet; the whole card can go to one once they are off")
+    })
 }

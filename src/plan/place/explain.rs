@@ -67,7 +67,7 @@ fn mendable(term: &Term, units: &Units<'_>) -> u32 {
     }
     let is_it = |seat: &&Seat<'_>| {
         let is_built_in =
-            matches!(seat.why, Some(Reason::GroupBlocked { .. } | Reason::Fabric | Reason::Foreign { .. }));
+            matches!(seat.why, Some(Reason::GroupBlocked { .. } | Reason::Fabric { .. } | Reason::Foreign { .. }));
         !is_built_in && units.classes.get(seat.class).is_some_and(|class| term.fits(class))
     };
     let alone = units.all.iter().filter(|unit| unit.seats.len() == 1);

@@ -232,6 +232,12 @@ no GPU here fits 4;
   0000:10:00.0 NVIDIA H100, 80 GiB: on an NVSwitch board: CUDA in a machine needs a partition of the fabric, which this gvm cannot activate yet;
   0000:11:00.0 NVIDIA H100, 80 GiB: on an NVSwitch board: CUDA in a machine needs a partition of the fabric, which this gvm cannot activate yet
 "#);
+    let missing = "FABRIC_MODE is 0 in /etc/fm.cfg, and partitions need 1 (shared NVSwitch)";
+    cards.iter_mut().for_each(|card| card.fabric_why = Some(missing.to_owned()));
+    insta::assert_snapshot!(refusal("2", &cards[..1], &[]), @r#"
+    no GPU here fits 2;
+      0000:10:00.0 NVIDIA H100, 80 GiB: on an NVSwitch board, where CUDA in a machine needs a partition of the fabric: FABRIC_MODE is 0 in /etc/fm.cfg, and partitions need 1 (shared NVSwitch)
+    "#);
     cards.iter_mut().for_each(|card| card.fabric = Fabric::Nvlink);
     assert_eq!(granted("2", &cards, &taken), "11 12");
 }

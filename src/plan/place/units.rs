@@ -171,7 +171,7 @@ fn why_never(device: &GpuDevice) -> Option<Reason> {
         return Some(Reason::GroupBlocked { group: device.iommu_group, by: by.clone() });
     }
     if device.fabric == Fabric::Nvswitch {
-        return Some(Reason::Fabric);
+        return Some(Reason::Fabric { why: device.fabric_why.clone() });
     }
     (device.mode != GpuMode::Passthrough).then_some(Reason::Mode { mode: device.mode })
 }

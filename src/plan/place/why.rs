@@ -153,7 +153,10 @@ pub enum Reason {
         why: String,
     },
     /// On an NVSwitch board.
-    Fabric,
+    Fabric {
+        /// What is missing there, where it is known.
+        why: Option<String>,
+    },
     /// In another mode.
     Mode {
         /// Which.
@@ -311,7 +314,10 @@ impl fmt::Display for Reason {
             Self::Draining { why } => write!(f, "to be reset or repaired first: {why}"),
             Self::Quarantined { why } => write!(f, "kept out of use: {why}"),
             Self::Stuck { why } => write!(f, "stuck in the kernel until the host restarts: {why}"),
-            Self::Fabric => f.write_str(
+            Self::Fabric { why: Some(why) } => {
+                write!(f, "on an NVSwitch board, where CUDA in a machine needs a partition of the fabric: {why}")
+            }
+            Self::Fabric { why: None } => f.write_str(
                 "on an NVSwitch board: CUDA in a machine needs a partition of the fabric, which this gvm cannot activate yet",
             ),
             Self::Mode { mode } => write!(f, "in {} mode", mode.word()),

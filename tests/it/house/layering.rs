@@ -51,7 +51,7 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["reqwest", "tokio_tungstenite"], &["api/client.rs", "api/client"]),
     (&["hadris_iso"], &["image/seed.rs"]),
     (&["aws_lc_rs"], &["image/sshkey.rs"]),
-    (&["serde_saphyr"], &["image/user_data.rs"]),
+    (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),
     (&["sd_notify"], &["daemon.rs", "gateway"]),

@@ -15,8 +15,8 @@ pub use self::access::{
 };
 pub use self::caps::{CapsPatch, CapsView};
 pub use self::gpu::{
-    CardPlanView, ChangeGpuMode, ChosenGpu, DryRun, FitView, GpuFunctionView, GpuList, GpuPlan, GpuView,
-    GroupMemberView, MigInstanceView, OfferList, OfferView, WithholdGpu,
+    CardLayoutView, CardPlanView, ChangeGpuMode, ChosenGpu, DryRun, ExportedLayout, FitView, GpuFunctionView, GpuList,
+    GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
 

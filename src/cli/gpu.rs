@@ -1,5 +1,6 @@
 //! `gvm gpu`: the cards of the host.
 
+mod layout;
 mod plan;
 
 use std::time::Duration;
@@ -7,6 +8,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
 
+pub use self::layout::LayoutCommand;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::scan::ScanArgs;
@@ -16,7 +18,7 @@ use crate::api::error::ErrorCode;
 use crate::api::types::{ChangeGpuMode, GpuList, GpuView, OfferList, OfferView, WithholdGpu};
 
 /// Virtual functions, MIG and a reset take their time; the manager itself gives up before.
-const MODE_DEADLINE: Duration = Duration::from_secs(15 * 60);
+pub(super) const MODE_DEADLINE: Duration = Duration::from_secs(15 * 60);
 
 /// `gvm gpu`
 #[derive(Debug, Subcommand)]
@@ -30,6 +32,11 @@ pub enum GpuCommand {
     Offers,
     /// Show how divided cards stand: what lies where, what fits, what is fragmented and what would mend it
     Plan,
+    /// Divide all cards as a file says, or write such a file
+    Layout {
+        #[command(subcommand)]
+        command: LayoutCommand,
+    },
     /// Change what a card is between machines
     #[command(after_help = "\
 passthrough  it stays with vfio-pci: a machine has it at once
@@ -106,6 +113,7 @@ pub async fn run(cx: &Context, command: GpuCommand) -> CliResult {
         GpuCommand::List => list(cx).await,
         GpuCommand::Offers => offers(cx).await,
         GpuCommand::Plan => plan::show(cx).await,
+        GpuCommand::Layout { command } => layout::run(cx, command).await,
         GpuCommand::Show(gpu) => {
             let view: GpuView = cx.client.get(&gpu.path("")).await?;
             cx.out.result(&view, || shown(&view))

@@ -9,6 +9,7 @@
 //!   slices.rs   the same of its vGPUs; instances.rs of the MIG instances behind them
 //!   plug.rs     another request of a machine that exists; AttachGpu
 //!   change.rs   what an administrator decides of a card; what a crash left half done
+//!   layout.rs   all cards as a file says
 //!   shape.rs    dividing a card otherwise, and again after a restart of the host
 //!   view.rs     what people see
 //! ```
@@ -17,6 +18,7 @@
 
 mod change;
 mod instances;
+mod layout;
 mod place;
 mod planners;
 mod plug;
@@ -45,6 +47,7 @@ use crate::plan::inventory::{Eyes, Recognised, SOMEBODY, recognise};
 use crate::store::{commit, gpus};
 
 pub use self::change::{GpuChange, WantedMode};
+pub use self::layout::{LaidOut, LayoutOutcome, LayoutRequest};
 pub(super) use self::place::{Table, write_leases};
 pub(super) use self::plug::{Now, attach};
 pub(super) use self::steps::{ensure_bound, must_have_memory, release, standing};

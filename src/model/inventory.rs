@@ -47,6 +47,9 @@ pub enum Shape {
         /// These, all the time; `None`: made when machines want them.
         #[serde(default)]
         instances: Option<Vec<Instance>>,
+        /// These types alone, and at most so many of each; empty: whatever the card has.
+        #[serde(default)]
+        types: Vec<(VgpuTypeName, u32)>,
     },
 }
 

@@ -75,7 +75,7 @@ pub fn next(card: &Card, functions: &[&Card], target: Target<'_>) -> Next {
         return Next::Wait("its driver offers no types of vGPU yet (nvidia-vgpud)".to_owned());
     }
     match (target, card.mig()) {
-        (Target::Shape(Shape::Mig { instances: Some(wanted) }), Some(mig)) => {
+        (Target::Shape(Shape::Mig { instances: Some(wanted), .. }), Some(mig)) => {
             next_instance(card, functions, mig, wanted)
         }
         _ => Next::Done,

@@ -1,11 +1,13 @@
 //! Cards from the model to wire types.
 
 use crate::api::types::{
-    CardPlanView, ChosenGpu, DryRun, FitView, GpuFunctionView, GpuList, GpuPlan, GpuView, GroupMemberView,
-    MigInstanceView, OfferView,
+    CardLayoutView, CardPlanView, ChosenGpu, DryRun, FitView, GpuFunctionView, GpuList, GpuPlan, GpuView,
+    GroupMemberView, LayoutResult, MigInstanceView, OfferView,
 };
 use crate::manager::create::Rehearsal;
-use crate::manager::gpus::{CardReport, Entry, GpuListing, GpuRow, Lost, Offer, Report, Room, Slot, SlotUser};
+use crate::manager::gpus::{
+    CardReport, Entry, GpuListing, GpuRow, LaidOut, LayoutOutcome, Lost, Offer, Report, Room, Slot, SlotUser,
+};
 use crate::model::card::{Card, CardMode, Health, NvmlStatus};
 use crate::model::gpu::GpuRequest;
 use crate::model::inventory::{KnownGpu, Shape};
@@ -34,7 +36,10 @@ fn shape(shape: &Shape) -> String {
     let word = shape.word();
     let parts: Vec<String> = match shape {
         Shape::Vgpu { types } => types.iter().map(|(name, most)| format!("at most {most} {name}")).collect(),
-        Shape::Mig { instances } => instances.iter().flatten().map(ToString::to_string).collect(),
+        Shape::Mig { instances, types } => {
+            let instances = instances.iter().flatten().map(ToString::to_string);
+            instances.chain(types.iter().map(|(name, most)| format!("at most {most} {name}"))).collect()
+        }
     };
     if parts.is_empty() { word.to_owned() } else { format!("{word}: {}", parts.join(", ")) }
 }
@@ -212,4 +217,23 @@ fn card_plan(card: CardReport) -> CardPlanView {
         fits: card.fits.into_iter().map(fit).collect(),
         fragmented_percent: mig.fragmented_percent,
     }
+}
+
+pub fn laid_out(cards: &[LaidOut]) -> LayoutResult {
+    let card = |card: &LaidOut| {
+        let (outcome, why) = match &card.outcome {
+            LayoutOutcome::AsWished => ("as-wished", None),
+            LayoutOutcome::WouldChange => ("would-change", None),
+            LayoutOutcome::Changed => ("changed", None),
+            LayoutOutcome::Failed(why) => ("failed", Some(why.clone())),
+        };
+        CardLayoutView {
+            address: card.address.to_string(),
+            model: card.model.clone(),
+            layout: card.layout.to_string(),
+            outcome: outcome.to_owned(),
+            why,
+        }
+    };
+    LayoutResult { cards: cards.iter().map(card).collect() }
 }

@@ -2,14 +2,20 @@
 
 use axum::Json;
 use axum::extract::State;
+use serde::Deserialize;
+use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Body, Caller, Path, Shared, audited, convert, convert_gpu};
+use super::{Body, Caller, Path, Query, Shared, audited, convert, convert_gpu};
 use crate::api::error::ErrorBody;
-use crate::api::types::{ChangeGpuMode, CreateVm, DryRun, GpuList, GpuPlan, GpuView, OfferList, WithholdGpu};
+use crate::api::types::{
+    ChangeGpuMode, CreateVm, DryRun, ExportedLayout, GpuList, GpuPlan, GpuView, ImportLayout, LayoutResult, OfferList,
+    WithholdGpu,
+};
 use crate::auth::policy::{self, Action};
 use crate::manager::ManagerError;
-use crate::manager::gpus::{GpuChange, WantedMode};
+use crate::manager::gpus::{GpuChange, LayoutRequest, WantedMode};
+use crate::model::gpu::layout::LayoutFormat;
 
 type Done<T> = Result<Json<T>, ApiError>;
 
@@ -72,6 +78,52 @@ pub async fn mode(
                 .hint("use passthrough, host, vgpu or mig")),
         };
     change(&shared, &caller, "gpu.mode", &gpu, parsed).await
+}
+
+/// Divides cards as a layout file says, or says what it would do.
+#[utoipa::path(post, path = "/v1/gpu-layout", request_body = ImportLayout,
+    responses((status = 200, body = LayoutResult), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn import_layout(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Body(body): Body<ImportLayout>,
+) -> Done<LayoutResult> {
+    let request = LayoutRequest { text: body.text, config: body.config, is_rehearsal: body.dry_run };
+    let result = async {
+        let permit = policy::allow(&caller.0, Action::GpuChange)?;
+        shared.manager.import_layout(&permit, request).await
+    };
+    let cards = audited(&shared, &caller, "gpu.layout", "all", result.await).await?;
+    Ok(Json(convert_gpu::laid_out(&cards)))
+}
+
+/// Cards as a layout file: `format` is `mig-parted` or `vgpu-device-manager`.
+#[utoipa::path(get, path = "/v1/gpu-layout", params(LayoutQuery),
+    responses((status = 200, body = ExportedLayout), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 503, body = ErrorBody)))]
+pub async fn export_layout(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Query(query): Query<LayoutQuery>,
+) -> Done<ExportedLayout> {
+    let permit = caller.permit(Action::GpuSee)?;
+    let format = match query.format.as_deref().unwrap_or("mig-parted") {
+        "mig-parted" => LayoutFormat::MigParted,
+        "vgpu-device-manager" => LayoutFormat::VgpuDeviceManager,
+        other => {
+            let message = format!("there is no layout format {other:?}");
+            return Err(ManagerError::invalid(message).hint("use mig-parted or vgpu-device-manager").into());
+        }
+    };
+    let text = shared.manager.export_layout(&permit, format, "current").await?;
+    Ok(Json(ExportedLayout { text }))
+}
+
+/// In which format.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutQuery {
+    /// `mig-parted` (the default) or `vgpu-device-manager`.
+    format: Option<String>,
 }
 
 /// Keeps a card out of use.

@@ -209,6 +209,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gpus::readmit))
         .routes(routes!(gpus::offers))
         .routes(routes!(gpus::plan))
+        .routes(routes!(gpus::import_layout, gpus::export_layout))
         .routes(routes!(gpus::dry_run))
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))

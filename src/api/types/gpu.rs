@@ -200,6 +200,49 @@ pub struct ChangeGpuMode {
     pub mode: String,
 }
 
+/// Request to divide cards as a layout file says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportLayout {
+    /// The file, in the format of mig-parted or of vgpu-device-manager.
+    pub text: String,
+    /// Which of its configs; may be left out where there is only one.
+    #[serde(default)]
+    pub config: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What became of one card.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CardLayoutView {
+    /// Address.
+    pub address: String,
+    /// Name.
+    pub model: String,
+    /// What it is to be, such as `mig: 3g.40gb@0, 3g.40gb@4`.
+    pub layout: String,
+    /// `as-wished`, `would-change`, `changed` or `failed`.
+    pub outcome: String,
+    /// Why it failed; none where it did not.
+    pub why: Option<String>,
+}
+
+/// What became of the cards that a layout file names.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LayoutResult {
+    /// By address.
+    pub cards: Vec<CardLayoutView>,
+}
+
+/// Cards as a layout file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ExportedLayout {
+    /// The file, in YAML.
+    pub text: String,
+}
+
 /// Request to keep a card out of use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

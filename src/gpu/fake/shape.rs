@@ -195,13 +195,7 @@ impl State {
 }
 
 fn profile_of(geometry: Option<&Geometry>, name: &VgpuTypeName) -> Option<MigProfile> {
-    let grade = name.grade()?;
-    let is_it = |profile: &MigProfile| {
-        Some(profile.slices()) == grade.slices
-            && u64::from(profile.memory_gb()) << 10 == grade.memory.0
-            && profile.variant().suffix() == if grade.variant == "ME" { "+me" } else { "" }
-    };
-    geometry?.profiles().iter().map(|profile| profile.name).find(is_it)
+    name.grade()?.profile(geometry?)
 }
 
 impl super::FakeGpus {

@@ -92,7 +92,7 @@ impl Manager {
             }
             GpuChange::Mode(WantedMode::Mig) => {
                 let card = entry.card.as_ref().ok_or_else(|| gone(name))?;
-                self.divide(&row, card, Shape::Mig { instances: None }).await?
+                self.divide(&row, card, Shape::Mig { instances: None, types: Vec::new() }).await?
             }
             GpuChange::Mode(WantedMode::Passthrough) => {
                 self.undivide(&row, entry.card.as_ref().ok_or_else(|| gone(name))?).await?;
@@ -224,7 +224,7 @@ impl Manager {
         must_be_free(&mut tx, row).await
     }
 
-    async fn record_gpu(&self, permit: &Permit, action: &str, row: &KnownGpu, detail: String) -> Result<()> {
+    pub(super) async fn record_gpu(&self, permit: &Permit, action: &str, row: &KnownGpu, detail: String) -> Result<()> {
         let now = Timestamp::now();
         let event = AuditEvent {
             id: OpId::generate(),

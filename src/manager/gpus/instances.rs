@@ -82,7 +82,7 @@ pub(super) async fn end(manager: &Manager, row: &KnownGpu, instance: Instance) -
     let card = row.identity.address;
     let is_own = row.own_instances.contains(&instance);
     let is_wanted = match row.shape.as_ref().map(|shaped| &shaped.shape) {
-        Some(Shape::Mig { instances: Some(wanted) }) => wanted.contains(&instance),
+        Some(Shape::Mig { instances: Some(wanted), .. }) => wanted.contains(&instance),
         _ => false,
     };
     if !is_own && !is_wanted {

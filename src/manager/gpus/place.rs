@@ -125,7 +125,8 @@ fn pools_of(
         pool.known = row.map(|row| row.vgpu_types.clone()).unwrap_or_default();
         match row.and_then(|row| row.shape.as_ref()).map(|shaped| &shaped.shape) {
             Some(Shape::Vgpu { types }) => pool.allowed.clone_from(types),
-            Some(Shape::Mig { instances }) => {
+            Some(Shape::Mig { instances, types }) => {
+                pool.allowed.clone_from(types);
                 pool.mig.iter_mut().for_each(|mig| mig.is_fixed = instances.is_some());
             }
             None => {}

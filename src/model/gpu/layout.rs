@@ -49,6 +49,21 @@ pub enum CardLayout {
     },
 }
 
+impl fmt::Display for CardLayout {
+    /// `mig: 3g.40gb@0, 3g.40gb@4`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let typed = |(name, count): &(VgpuTypeName, u32)| format!("{count} {name}");
+        let (word, parts): (_, Vec<String>) = match self {
+            Self::Host => ("host", Vec::new()),
+            Self::Vgpu { types } => ("vgpu", types.iter().map(typed).collect()),
+            Self::Mig { instances, vgpus } => {
+                ("mig", instances.iter().map(ToString::to_string).chain(vgpus.iter().map(typed)).collect())
+            }
+        };
+        if parts.is_empty() { f.write_str(word) } else { write!(f, "{word}: {}", parts.join(", ")) }
+    }
+}
+
 /// Which program's format a file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

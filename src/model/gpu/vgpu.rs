@@ -12,6 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::mig::{Geometry, MigProfile, MigVariant};
 use crate::model::units::Mib;
 
 /// Makers' words before the name.
@@ -58,6 +59,26 @@ pub struct VgpuGrade {
     pub series: VgpuSeries,
     /// Of the instance: `ME`, `NOME`, `MEALL` or `GFX`; empty for the ordinary one.
     pub variant: &'static str,
+}
+
+impl VgpuGrade {
+    /// The profile of the MIG instance behind it, by name: `A100D-3-40C` stands on `3g.40gb`, `A100-1-5CME` on `1g.5gb+me`.
+    pub fn profile(&self, geometry: &Geometry) -> Option<MigProfile> {
+        let variant = match self.variant {
+            "" => MigVariant::Plain,
+            "ME" => MigVariant::Media,
+            "MEALL" => MigVariant::AllMedia,
+            "GFX" => MigVariant::Graphics,
+            "NOME" => MigVariant::NoMedia,
+            _ => return None,
+        };
+        let is_it = |name: &MigProfile| {
+            Some(name.slices()) == self.slices
+                && Mib(u64::from(name.memory_gb()) << 10) == self.memory
+                && name.variant() == variant
+        };
+        geometry.profiles().iter().map(|profile| profile.name).find(is_it)
+    }
 }
 
 /// A type of vGPU by its name, as the driver spells it but without the maker.

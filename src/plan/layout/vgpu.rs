@@ -4,7 +4,7 @@ use super::mig::{Planners, geometry};
 use super::{HostCard, WhyNoCardLayout};
 use crate::model::card::SupportedVgpu;
 use crate::model::gpu::layout::CardLayout;
-use crate::model::gpu::mig::{Geometry, MigProfile, MigVariant};
+use crate::model::gpu::mig::{Geometry, MigProfile};
 use crate::model::gpu::{VgpuGrade, VgpuTypeName};
 use crate::model::units::Mib;
 use crate::plan::place::as_sold;
@@ -102,7 +102,7 @@ fn by_time(index: u32, card: &HostCard<'_>, wanted: &[Wanted<'_>]) -> Result<(),
 /// The profile of the instance behind a type: as NVML says, else by the name.
 fn behind(index: u32, one: &Wanted<'_>, geometry: &Geometry) -> Result<MigProfile, WhyNoCardLayout> {
     let name = || one.told.name.clone();
-    let profile = one.told.profile.or_else(|| by_name(&one.grade, geometry));
+    let profile = one.told.profile.or_else(|| one.grade.profile(geometry));
     let profile = profile.ok_or_else(|| WhyNoCardLayout::NoInstance {
         index,
         name: name(),
@@ -113,23 +113,4 @@ fn behind(index: u32, one: &Wanted<'_>, geometry: &Geometry) -> Result<MigProfil
         true => Ok(profile),
         false => Err(WhyNoCardLayout::Shared { index, name: name(), profile }),
     }
-}
-
-/// `A100-1-5CME` stands on `1g.5gb+me`.
-fn by_name(grade: &VgpuGrade, geometry: &Geometry) -> Option<MigProfile> {
-    let variant = match grade.variant {
-        "" => MigVariant::Plain,
-        "ME" => MigVariant::Media,
-        "MEALL" => MigVariant::AllMedia,
-        "GFX" => MigVariant::Graphics,
-        "NOME" => MigVariant::NoMedia,
-        _ => return None,
-    };
-    let names = geometry.profiles().iter().map(|told| told.name);
-    let is_it = |name: &MigProfile| {
-        Some(name.slices()) == grade.slices
-            && Mib(u64::from(name.memory_gb()) << 10) == grade.memory
-            && name.variant() == variant
-    };
-    names.into_iter().find(is_it)
 }

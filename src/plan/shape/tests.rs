@@ -130,7 +130,8 @@ impl Host {
 }
 
 fn mig(instances: Option<&[&str]>) -> Shape {
-    Shape::Mig { instances: instances.map(|all| all.iter().map(|text| instance(text)).collect()) }
+    let instances = instances.map(|all| all.iter().map(|text| instance(text)).collect());
+    Shape::Mig { instances, types: Vec::new() }
 }
 
 const VGPU: Shape = Shape::Vgpu { types: Vec::new() };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{VgpuHeld, VgpuPool};
 use crate::model::card::{Card, SupportedVgpu};
 use crate::model::gpu::VgpuTypeName;
-use crate::model::gpu::mig::{Geometry, Instance, MigProfile, MigVariant};
+use crate::model::gpu::mig::{Geometry, Instance, MigProfile};
 use crate::plan::mig::{self, Carved, CarvedCard, Planner, Recarve, WhyNoRoom};
 
 /// The instances of a card, and what more there could be.
@@ -127,7 +127,7 @@ impl MigPool {
     /// The profile behind a type: as NVML says, else by the type's name.
     pub fn profile_of(&self, name: &VgpuTypeName) -> Option<MigProfile> {
         let told = self.types.iter().find(|(known, _)| known == name).map(|(_, profile)| *profile);
-        told.or_else(|| by_name(self.planner.geometry(), name))
+        told.or_else(|| name.grade()?.profile(self.planner.geometry()))
     }
 
     /// The types that NVML names.
@@ -185,25 +185,6 @@ impl MigPool {
 
 fn types(supported: &[SupportedVgpu]) -> Vec<(VgpuTypeName, MigProfile)> {
     supported.iter().filter_map(|one| Some((one.name.clone(), one.profile?))).collect()
-}
-
-/// `A100D-3-40C` has a `3g.40gb` behind it; `A100D-1-10CME` a `1g.10gb+me`.
-fn by_name(geometry: &Geometry, name: &VgpuTypeName) -> Option<MigProfile> {
-    let grade = name.grade()?;
-    let slices = grade.slices?;
-    let variant = match grade.variant {
-        "ME" => MigVariant::Media,
-        "NOME" => MigVariant::NoMedia,
-        "MEALL" => MigVariant::AllMedia,
-        "GFX" => MigVariant::Graphics,
-        _ => MigVariant::Plain,
-    };
-    let is_it = |profile: &MigProfile| {
-        profile.slices() == slices
-            && profile.variant() == variant
-            && u64::from(profile.memory_gb()) << 10 == grade.memory.0
-    };
-    geometry.profiles().iter().map(|profile| profile.name).find(is_it)
 }
 
 /// The card that loses the least by one more of a profile, and where it lies there; a card with an idle one goes first.

@@ -94,6 +94,8 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/gpus", none(), Own(A::GpuSee), 200),
         route("GET", "/v1/gpus/{gpu}", none(), Own(A::GpuSee), 404),
         route("GET", "/v1/offers", none(), Own(A::GpuSee), 200),
+        route("POST", "/v1/gpu-layout", json!({"text": "version: v2"}), Own(A::GpuChange), 400),
+        route("GET", "/v1/gpu-layout", none(), Own(A::GpuSee), 200),
         route("GET", "/v1/gpu-plan", none(), Own(A::GpuSee), 200),
         route("POST", "/v1/dry-run", json!({"profile": "firmware"}), Own(A::VmCreate), 200),
         route("POST", "/v1/gpus/{gpu}/mode", json!({"mode": "host"}), Own(A::GpuChange), 404),

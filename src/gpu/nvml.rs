@@ -33,6 +33,7 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::{Device, Nvml};
 
 use self::ask::{Ask, Say, Watch};
+use self::vgpu::Names;
 use self::words::{Trouble, words};
 use super::worker::{NotBegun, Worker};
 use crate::model::card::{MigFacts, NvmlFacts, NvmlStatus};
@@ -56,13 +57,15 @@ const MAX_CARDS: u32 = 1024;
 pub(super) struct Answer {
     pub(super) status: NvmlStatus,
     pub(super) cards: Vec<NvmlFacts>,
+    /// Names of the cards' vGPU types by numbers, which mean nothing a moment later.
+    pub(super) names: Vec<(PciAddress, Names)>,
     /// Cards that NVML counts and says nothing of: it was lost, most often.
     pub(super) faults: Vec<String>,
 }
 
 impl Answer {
     fn failed(why: String) -> Self {
-        Self { status: NvmlStatus::Failed { why }, cards: Vec::new(), faults: Vec::new() }
+        Self { status: NvmlStatus::Failed { why }, cards: Vec::new(), names: Vec::new(), faults: Vec::new() }
     }
 }
 
@@ -75,7 +78,7 @@ pub(super) struct NvmlReader {
 }
 
 enum Message {
-    Card(Box<NvmlFacts>),
+    Card(Box<NvmlFacts>, Names),
     Fault(String),
     End(Result<Option<String>, String>),
 }
@@ -107,7 +110,10 @@ impl NvmlReader {
         let mut answer = Answer::failed(String::new());
         loop {
             match receiver.recv_timeout(watch.left(self.patience).min(GLANCE)) {
-                Ok(Message::Card(card)) => answer.cards.push(*card),
+                Ok(Message::Card(card, names)) => {
+                    answer.names.push((card.address, names));
+                    answer.cards.push(*card);
+                }
                 Ok(Message::Fault(fault)) => answer.faults.push(fault),
                 Ok(Message::End(end)) => {
                     answer.status = match end {
@@ -158,7 +164,10 @@ fn survey(library: Option<&Path>, out: &SyncSender<Message>, watch: &Watch) -> R
             Ok((device, address))
         });
         let message = match found {
-            Ok((device, address)) => Message::Card(Box::new(card(&device, address, index, &say)?)),
+            Ok((device, address)) => {
+                let (facts, names) = card(&device, address, index, &say)?;
+                Message::Card(Box::new(facts), names)
+            }
             Err(error) => Message::Fault(format!("card {index} of NVML: {}", words(&error))),
         };
         out.send(message).map_err(|_| NvmlError::Timeout)?;
@@ -174,7 +183,8 @@ fn address(device: &Device<'_>) -> Result<PciAddress, NvmlError> {
     info.bus_id.trim().parse().map_err(|_| NvmlError::GetPciInfoFailed)
 }
 
-fn card(device: &Device<'_>, address: PciAddress, index: u32, say: Say<'_>) -> Result<NvmlFacts, NvmlError> {
+fn card(device: &Device<'_>, address: PciAddress, index: u32, say: Say<'_>) -> Result<(NvmlFacts, Names), NvmlError> {
+    let mut names = Names::new();
     let mut faults = Vec::new();
     let mut facts = NvmlFacts::at(address);
     let ask = Ask::new(say, format!("card {index} ({address})"));
@@ -209,14 +219,14 @@ fn card(device: &Device<'_>, address: PciAddress, index: u32, say: Say<'_>) -> R
     }
     facts.host_vgpu = told("the way in which vGPUs are made", vgpu::host_mode(device, &ask), &mut faults);
     if facts.host_vgpu.is_some() {
-        let types = vgpu::types(device, &profiles, &ask, &mut faults);
+        let types = vgpu::types(device, &profiles, &ask, &mut names, &mut faults);
         facts.vgpu_types = told("types of vGPU", types, &mut faults).unwrap_or_default();
     }
     facts.recovery = told("the recovery that it needs", health::recovery(device, &ask), &mut faults);
     facts.remapped = told("replaced rows of memory", health::remapped(device, &ask), &mut faults);
     facts.throttled = told("what slows it down", health::throttled(device, &ask), &mut faults).unwrap_or_default();
     facts.faults = faults;
-    Ok(facts)
+    Ok((facts, names))
 }
 
 /// What cannot be asked of this kind of card, or by this version of the library, is no fault of the card.

@@ -7,6 +7,7 @@
 //! The library is opened for each job and closed after it: an open one holds the card. Handles are never kept, as they
 //! mean nothing after a reset.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use nvml_wrapper::Device;
@@ -15,11 +16,14 @@ use nvml_wrapper::error::NvmlError;
 use super::ask::{Ask, Say};
 use super::mig::{self, Found, Profile, overlap};
 use super::raw::{self, GpuInstance};
+use super::vgpu;
 pub(in crate::gpu) use super::words::ActError;
 use super::words::Trouble;
 use crate::model::card::MadeInstance;
-use crate::model::gpu::PciAddress;
+use crate::model::card::shape::instance_text;
 use crate::model::gpu::mig::Instance;
+use crate::model::gpu::{PciAddress, VgpuTypeName};
+use crate::model::units::Mib;
 
 /// Where a job is told what is about to be called.
 pub(in crate::gpu) type Tell<'a> = &'a dyn Fn(String);
@@ -58,6 +62,13 @@ impl Library<'_> {
         })
     }
 
+    /// Names of the card's vGPU types by their numbers.
+    pub(in crate::gpu) fn type_names(&self) -> Result<BTreeMap<u32, VgpuTypeName>, ActError> {
+        self.with(|device, ask| {
+            vgpu::names(device, ask).map_err(|error| ActError::of("asking for the types of vGPU", &error))
+        })
+    }
+
     /// Asks for a mode; which one is in force then is to be read again.
     pub(in crate::gpu) fn set_mode(&self, is_on: bool) -> Result<(), ActError> {
         let what = if is_on { "switching MIG on" } else { "switching MIG off" };
@@ -82,12 +93,12 @@ impl Library<'_> {
                     true => add_compute(there.handle, profile, instance, ask).map(|()| true),
                     false => Err(ActError::Refused(format!(
                         "{} lies where {} is to go; remove it first",
-                        text(&there.made.instance),
-                        text(&instance)
+                        instance_text(&there.made.instance),
+                        instance_text(&instance)
                     ))),
                 };
             }
-            let what = format!("making the GPU instance {}", text(&instance));
+            let what = format!("making the GPU instance {}", instance_text(&instance));
             ask.change(&what)?;
             let made = raw::create_instance(device, profile.id, instance.placement);
             let made = made.map_err(|error| ActError::of(&what, &error))?;
@@ -120,14 +131,14 @@ impl Library<'_> {
                 held => held,
             };
             if let Some(who) = held {
-                return Err(ActError::Refused(format!("{} is in use: {who}", text(&instance))));
+                return Err(ActError::Refused(format!("{} is in use: {who}", instance_text(&instance))));
             }
-            let what = format!("removing the compute instances of {}", text(&instance));
+            let what = format!("removing the compute instances of {}", instance_text(&instance));
             for compute in mig::compute_instances(there.handle, ask).map_err(|error| ActError::of(&what, &error))? {
                 ask.change(&what)?;
                 compute.destroy().map_err(|error| ActError::of(&what, &error))?;
             }
-            let what = format!("removing the GPU instance {}", text(&instance));
+            let what = format!("removing the GPU instance {}", instance_text(&instance));
             ask.change(&what)?;
             there.handle.destroy().map_err(|error| ActError::of(&what, &error))?;
             match self.look(device, ask)?.1.iter().any(|found| found.made.instance == instance) {
@@ -158,7 +169,7 @@ impl Library<'_> {
     fn look<'d>(&self, device: &'d Device<'d>, ask: &Ask<'_>) -> Result<(Vec<Profile>, Vec<Found<'d>>), ActError> {
         let mut faults = Vec::new();
         ask.step("the memory")?;
-        let total = device.memory_info().ok().map(|memory| crate::model::units::Mib(memory.total >> 20));
+        let total = device.memory_info().ok().map(|memory| Mib(memory.total >> 20));
         let profiles =
             mig::profiles(device, total, ask, &mut faults).map_err(|t| told("asking for MIG profiles", t))?;
         let found = mig::instances(device, &profiles, ask).map_err(|t| told("asking for MIG instances", t))?;
@@ -210,7 +221,7 @@ fn lawful<'p>(
 
 /// One compute instance that has all of the instance's slices.
 fn add_compute(handle: GpuInstance<'_>, profile: &Profile, instance: Instance, ask: &Ask<'_>) -> Result<(), ActError> {
-    let what = format!("making the compute instance of {}", text(&instance));
+    let what = format!("making the compute instance of {}", instance_text(&instance));
     let all = mig::compute_profiles(handle, ask).map_err(|error| ActError::of(&what, &error))?;
     let Some(whole) = all.iter().find(|compute| compute.slices == profile.slices) else {
         let slices = profile.slices;
@@ -255,10 +266,6 @@ fn active_vgpu(device: &Device<'_>, id: u32, ask: &Ask<'_>) -> Result<Option<Str
 
 fn is_whole(made: &MadeInstance, instance: Instance) -> bool {
     made.instance == instance && made.compute_instances > 0
-}
-
-fn text(instance: &Instance) -> String {
-    crate::model::card::shape::instance_text(instance)
 }
 
 fn told(what: &str, trouble: Trouble) -> ActError {

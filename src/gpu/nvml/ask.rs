@@ -28,7 +28,7 @@ impl<'a> Ask<'a> {
 
     /// Before something is changed.
     pub(super) fn change(&self, what: &str) -> Result<(), NvmlError> {
-        (self.say)(format!("{what} on {}", self.of))
+        (self.say)(what.to_owned())
     }
 }
 

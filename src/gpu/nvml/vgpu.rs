@@ -1,6 +1,12 @@
 //! How the driver makes vGPUs of a card, and of which types.
+//!
+//! Numbers of types are the driver's of this moment. They leave this folder only to name what a function carries: where
+//! nothing more of a type fits, no file of the kernel says its name any more.
+
+use std::collections::BTreeMap;
 
 use nvml_wrapper::Device;
+use nvml_wrapper::error::NvmlError;
 
 use super::ask::Ask;
 use super::mig::Profile;
@@ -26,12 +32,27 @@ pub(super) fn host_mode(device: &Device<'_>, ask: &Ask<'_>) -> Result<HostVgpuMo
     }
 }
 
+/// Names of a card's types by their numbers.
+pub(super) type Names = BTreeMap<u32, VgpuTypeName>;
+
+/// The names of a card's types.
+pub(super) fn names(device: &Device<'_>, ask: &Ask<'_>) -> Result<Names, NvmlError> {
+    ask.step("the types of vGPU")?;
+    let mut all = Names::new();
+    for kind in device.vgpu_supported_types()?.into_iter().take(MAX_TYPES) {
+        ask.step(&format!("vGPU type {}", kind.id()))?;
+        all.extend(VgpuTypeName::parse(&kind.name()?).map(|name| (kind.id(), name)));
+    }
+    Ok(all)
+}
+
 /// The types of a card, whatever there is room for. One whose MIG profile the card does not tell of is left out: it
 /// would pass for one that shares the card by time.
 pub(super) fn types(
     device: &Device<'_>,
     profiles: &[Profile],
     ask: &Ask<'_>,
+    names: &mut Names,
     faults: &mut Vec<String>,
 ) -> Result<Vec<SupportedVgpu>, Trouble> {
     ask.step("the types of vGPU")?;
@@ -44,6 +65,7 @@ pub(super) fn types(
             faults.push(format!("vGPU type {}: {told:?} is no name of a type", kind.id()));
             continue;
         };
+        names.insert(kind.id(), name.clone());
         let profile = match kind.instance_profile_id() {
             Ok(TIME_SLICED) => None,
             Err(error) if is_absence(&error) => None,
@@ -68,7 +90,7 @@ pub(super) fn types(
     Ok(all)
 }
 
-fn known<T>(answer: Result<T, nvml_wrapper::error::NvmlError>) -> Result<Option<T>, Trouble> {
+fn known<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, Trouble> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(error) if is_absence(&error) => Ok(None),

@@ -9,12 +9,14 @@
 //! What can be seen in the kernel's files is looked at while the library is closed: an open one has the card open.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::{Change, DEVICES, Progress, StepError, Steps, with};
 use crate::gpu::nvml::act::{ActError, Library};
 use crate::gpu::{NVIDIA_DRIVER, vgpu};
 use crate::model::card::vgpu::MadeVgpu;
+use crate::model::gpu::VgpuTypeName;
 use crate::model::gpu::mig::Instance;
 use crate::model::pci::PciAddress;
 
@@ -68,7 +70,13 @@ impl Steps<'_> {
         instance: Instance,
         nvml: Option<&Path>,
     ) -> Result<Change, StepError> {
-        let vgpus = self.vgpus_of(card)?;
+        let mut vgpus = self.vgpus_of(card)?;
+        if vgpus.iter().any(|(_, made)| made.name.is_none()) {
+            let names = self.types_of(card, nvml).unwrap_or_default();
+            for (_, made) in vgpus.iter_mut().filter(|(_, made)| made.name.is_none()) {
+                made.name = made.type_id.parse().ok().and_then(|id: u32| names.get(&id).cloned());
+            }
+        }
         let holder = |id: u32| {
             let on_it = |made: &&(PciAddress, MadeVgpu)| is_on(&made.1, id);
             vgpus.iter().find(on_it).map(|(function, made)| {
@@ -97,6 +105,11 @@ impl Steps<'_> {
             all.extend(facts.made.into_iter().map(|made| (function, made)));
         }
         Ok(all)
+    }
+
+    /// Names of a card's types by their numbers, as the library knows them; `None` where it cannot be asked.
+    pub(super) fn types_of(&mut self, card: PciAddress, nvml: Option<&Path>) -> Option<BTreeMap<u32, VgpuTypeName>> {
+        self.by_nvml(card, nvml, |library| library.type_names()).ok()
     }
 
     /// Does something with the library. Only a card that its driver has is known to it.

@@ -28,7 +28,7 @@ pub fn run(root: &Path, nvml: Option<&Path>, patience: Duration, job: &HelperJob
     let mut steps = Steps::new(root, patience, &mut tell);
     let done = match job {
         HelperJob::Driver(job) => steps.run(job),
-        HelperJob::Vgpu(job) => steps.run_vgpu(job),
+        HelperJob::Vgpu(job) => steps.run_vgpu(job, nvml),
         HelperJob::Shape(job) => steps.run_shape(job, nvml),
     };
     match done {

@@ -16,7 +16,7 @@ fn kinds(card: &Card) -> Vec<BlockerKind> {
 }
 
 fn ready(cards: Vec<NvmlFacts>) -> Answer {
-    Answer { status: NvmlStatus::Ready { driver: None }, cards, faults: Vec::new() }
+    Answer { status: NvmlStatus::Ready { driver: None }, cards, names: Vec::new(), faults: Vec::new() }
 }
 
 /// A card under VFIO, alone in its group.

@@ -13,7 +13,16 @@ use crate::model::units::Mib;
 /// driver's that NVML does not list was dropped.
 pub(super) fn nvml(cards: &mut [Card], answer: Answer) -> Vec<CardFinding> {
     let mut findings = Vec::new();
-    let Answer { status, cards: facts, faults } = answer;
+    let Answer { status, cards: facts, names, faults } = answer;
+    for (address, names) in &names {
+        let is_of = |card: &&mut Card| card.physfn.unwrap_or(card.address) == *address;
+        for made in cards.iter_mut().filter(is_of).filter_map(|card| card.vgpu.as_mut()).flat_map(|vgpu| &mut vgpu.made)
+        {
+            // `1145`, and `nvidia-746` of a mediated device.
+            let id = made.type_id.rsplit('-').next().and_then(|id| id.parse().ok());
+            made.name = made.name.take().or_else(|| names.get(&id?).cloned());
+        }
+    }
     for facts in facts {
         match cards.iter_mut().find(|card| card.address == facts.address) {
             Some(card) => {

@@ -12,6 +12,7 @@
 //! about to do before it does it. What is already as wished is left alone, so that each job can be done again from
 //! wherever its last doing was ended.
 
+mod mig;
 mod shape;
 mod vgpu;
 
@@ -71,6 +72,18 @@ pub enum Progress {
         /// The program and its arguments.
         program: String,
     },
+    /// Is about to call NVIDIA's library.
+    Call {
+        /// For which card.
+        address: PciAddress,
+        /// For what.
+        call: String,
+    },
+    /// What was asked for comes into force with the next reset of the card; no failure.
+    NeedsReset {
+        /// Which card.
+        address: PciAddress,
+    },
     /// The write is back.
     Wrote {
         /// For which function.
@@ -110,6 +123,8 @@ impl Progress {
             Self::Begin { address } => format!("looking at {address}"),
             Self::Write { address, file, value } => format!("{address}: {}", writing(file, value)),
             Self::Run { address, program } => format!("{address}: running {program}"),
+            Self::Call { address, call } => format!("{address}: NVML: {call}"),
+            Self::NeedsReset { address } => format!("{address}: what was asked for needs a reset"),
             Self::Wrote { address, file } => format!("{address}: after writing to /{file}"),
             Self::Wait { address, driver } => format!("{address}: waiting for {driver}"),
             Self::Done { address, .. } => format!("{address} is done"),

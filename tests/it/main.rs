@@ -10,6 +10,7 @@ mod gpu_race;
 mod gpus;
 mod house;
 mod hypervisor;
+mod mock_cards;
 mod profiles;
 mod reconcile;
 mod reconcile_random;

@@ -1,5 +1,5 @@
-//! The writes by which a card is divided otherwise: what `gvm helper set-functions`, `set-mig`, `reset`, `make-instance`
-//! and `remove-instance` do.
+//! The writes by which a card is divided otherwise: what `gvm helper set-functions` and `reset` do; what is done by
+//! NVIDIA's library is in `mig`.
 //!
 //! ```text
 //!   functions   NVIDIA's sriov-manage -e|-d where the driver brings it; else sriov_numvfs = 0, sriov_numvfs = N
@@ -34,10 +34,9 @@ impl Steps<'_> {
         let change = match job {
             ShapeJob::Functions { count, .. } => self.set_functions(card, *count, until),
             ShapeJob::Reset { .. } => self.reset(card),
-            ShapeJob::MigMode { .. } | ShapeJob::MakeInstance { .. } | ShapeJob::RemoveInstance { .. } => {
-                let _ = nvml;
-                Err(StepError::refused(format!("{card}: not yet")))
-            }
+            ShapeJob::MigMode { is_on, .. } => self.set_mig(card, *is_on, nvml),
+            ShapeJob::MakeInstance { instance, .. } => self.make_instance(card, *instance, nvml),
+            ShapeJob::RemoveInstance { instance, .. } => self.remove_instance(card, *instance, nvml),
         };
         self.done(card, change?)
     }
@@ -91,7 +90,7 @@ impl Steps<'_> {
         }
     }
 
-    fn functions_of(&self, card: PciAddress) -> Vec<PciAddress> {
+    pub(super) fn functions_of(&self, card: PciAddress) -> Vec<PciAddress> {
         let names = self.files.names(&format!("{DEVICES}/{card}"), 4096).unwrap_or_default();
         let is_link = |name: &&String| name.starts_with("virtfn");
         let target = |name: &String| self.files.link_name(&format!("{DEVICES}/{card}/{name}"))?.parse().ok();
@@ -99,7 +98,7 @@ impl Steps<'_> {
     }
 
     /// Refuses where a process has the card or one of its functions open, or a function carries a vGPU.
-    fn refuse_if_used(&self, card: PciAddress) -> Result<(), StepError> {
+    pub(super) fn refuse_if_used(&self, card: PciAddress) -> Result<(), StepError> {
         let mut nodes = Nodes::default();
         let minor = holders::nvidia_minor(&self.files, card);
         nodes.add(0, minor.map(|minor| format!("/dev/nvidia{minor}")));

@@ -6,10 +6,12 @@
 //!   mediated        make:    mdev_supported_types/TYPE/create = UUID, wait for the device
 //!                   remove:  sys/bus/mdev/devices/UUID/remove = 1, again until taken
 //! ```
-//! Types are looked up by name each time: numbers change with the driver, lists with what the card carries. The driver
+//! Types are looked up by name each time: numbers change with the driver, lists with what the card carries. A type that
+//! a function carries and that no list has any more, because the card is full, is named by NVML. The driver
 //! takes a moment to let go of a vGPU whose machine has ended, so a refused removal is tried again. What a process has
 //! open is never taken away: that blocks in the kernel.
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
@@ -29,11 +31,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 const MAX_VFS: u32 = 256;
 
 impl Steps<'_> {
-    /// Makes a vGPU, or takes one away.
+    /// Makes a vGPU, or takes one away; `nvml` is NVIDIA's library, where not the system's.
     ///
     /// # Errors
     /// Where it must not be done, or the kernel does not do it.
-    pub fn run_vgpu(&mut self, job: &VgpuJob) -> Result<(), StepError> {
+    pub fn run_vgpu(&mut self, job: &VgpuJob, nvml: Option<&Path>) -> Result<(), StepError> {
         let VgpuSite { parent, uuid } = job.site();
         let until = self.begin(parent)?;
         let is_vendor = self.files.exists(&format!("{DEVICES}/{parent}/nvidia/current_vgpu_type"));
@@ -42,8 +44,8 @@ impl Steps<'_> {
                 let text = format!("{parent} is no virtual function that takes types (nvidia/current_vgpu_type)");
                 return Err(StepError::refused(text));
             }
-            (VgpuJob::Make { name, .. }, None) => self.set_type(parent, name, until),
-            (VgpuJob::Remove { name, .. }, None) => self.clear_type(parent, name, until),
+            (VgpuJob::Make { name, .. }, None) => self.set_type(parent, name, nvml, until),
+            (VgpuJob::Remove { name, .. }, None) => self.clear_type(parent, name, nvml, until),
             (VgpuJob::Make { name, .. }, Some(uuid)) => self.create(parent, &uuid.to_string(), name, until),
             (VgpuJob::Remove { name, .. }, Some(uuid)) => self.destroy(parent, &uuid.to_string(), name, until),
         };
@@ -52,21 +54,24 @@ impl Steps<'_> {
 
     // --- types written to virtual functions ---------------------------------------------------------------------------
 
-    fn set_type(&mut self, vf: PciAddress, name: &VgpuTypeName, until: Instant) -> Result<Change, StepError> {
+    fn set_type(
+        &mut self,
+        vf: PciAddress,
+        name: &VgpuTypeName,
+        nvml: Option<&Path>,
+        until: Instant,
+    ) -> Result<Change, StepError> {
         let file = format!("{DEVICES}/{vf}/nvidia/current_vgpu_type");
         let current = self.current_type(vf, until)?;
-        let wanted = self.number_of(vf, name);
         if current != 0 {
-            return match wanted {
-                Some(id) if id == current => Ok(Change::None),
-                _ => {
-                    let other =
-                        self.name_of(vf, current).map_or_else(|| format!("type {current}"), |it| it.to_string());
-                    Err(StepError::refused(format!("{vf} carries a vGPU already ({other}), so it gets no {name}")))
-                }
-            };
+            let there = self.name_of(vf, current, nvml);
+            if there.as_ref() == Some(name) {
+                return Ok(Change::None);
+            }
+            let other = there.map_or_else(|| format!("type {current}"), |it| it.to_string());
+            return Err(StepError::refused(format!("{vf} carries a vGPU already ({other}), so it gets no {name}")));
         }
-        let Some(id) = wanted else {
+        let Some(id) = self.number_of(vf, name) else {
             let offered = self.offered(vf);
             let has = if offered.is_empty() { "nothing at the moment".to_owned() } else { offered.join(", ") };
             return Err(StepError::failed(format!("{vf} does not offer {name} now: it offers {has}")));
@@ -85,14 +90,20 @@ impl Steps<'_> {
         }
     }
 
-    fn clear_type(&mut self, vf: PciAddress, name: &VgpuTypeName, until: Instant) -> Result<Change, StepError> {
+    fn clear_type(
+        &mut self,
+        vf: PciAddress,
+        name: &VgpuTypeName,
+        nvml: Option<&Path>,
+        until: Instant,
+    ) -> Result<Change, StepError> {
         let file = format!("{DEVICES}/{vf}/nvidia/current_vgpu_type");
         let current = self.current_type(vf, until)?;
         if current == 0 {
             return Ok(Change::None);
         }
-        // A full card lists no names at all; then it must be the one that is meant.
-        if let Some(other) = self.name_of(vf, current).filter(|other| other != name) {
+        // What nobody can name must be the one that is meant.
+        if let Some(other) = self.name_of(vf, current, nvml).filter(|other| other != name) {
             return Err(StepError::refused(format!("{vf} carries {other} by now, and not {name}: it is left alone")));
         }
         self.refuse_if_held(vf)?;
@@ -134,8 +145,13 @@ impl Steps<'_> {
         self.listed_around(vf).find(|(_, listed)| listed == name).map(|(id, _)| id)
     }
 
-    fn name_of(&self, vf: PciAddress, id: u32) -> Option<VgpuTypeName> {
-        self.listed_around(vf).find(|(listed, _)| *listed == id).map(|(_, name)| name)
+    /// By the lists; a type of which nothing more fits is on none of them, so then by NVIDIA's library.
+    fn name_of(&mut self, vf: PciAddress, id: u32, nvml: Option<&Path>) -> Option<VgpuTypeName> {
+        let listed = self.listed_around(vf).find(|(listed, _)| *listed == id).map(|(_, name)| name);
+        listed.or_else(|| {
+            let card = self.files.link_name(&format!("{DEVICES}/{vf}/physfn"))?.parse().ok()?;
+            self.types_of(card, nvml)?.remove(&id)
+        })
     }
 
     // --- mediated devices ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 //! What tests share.
 
+pub mod card_host;
 pub mod cards;
 pub mod kernel;
 pub mod own_process;

@@ -1,0 +1,116 @@
+//! The mock itself: its tables are those that gvm plans with, and its rules are the driver's.
+
+use std::collections::BTreeSet;
+
+use gvm::gpu::GpuBackend as _;
+use gvm::model::gpu::VgpuTypeName;
+use gvm::model::gpu::mig::{Geometry, fixtures};
+use gvm_nvml_mock::kinds;
+use gvm_nvml_mock::state::{Framework, State};
+
+use super::{CARD, OTHER};
+use crate::support::card_host::CardHost;
+
+#[test]
+fn types_have_one_number_each_and_names_that_can_be_read() {
+    let mut numbers = BTreeSet::new();
+    for kind in kinds::all() {
+        assert!(!kind.types.is_empty(), "{}", kind.key);
+        for one in &kind.types {
+            assert!(numbers.insert(one.id), "{} {}", kind.key, one.id);
+            let grade = VgpuTypeName::parse(&one.name).unwrap().grade().unwrap();
+            assert_eq!(grade.memory.0, one.memory_gib << 10, "{}", one.name);
+            assert_eq!(grade.slices.is_some(), one.profile.is_some(), "{}", one.name);
+            if let Some(id) = one.profile {
+                let profile = kind.profiles.iter().find(|profile| profile.id == id).unwrap();
+                assert_eq!(grade.slices.map(u32::from), Some(profile.slices), "{}", one.name);
+            }
+        }
+    }
+}
+
+/// Two tables, written by two people from the same sources; those of the A30 and the RTX PRO 6000 are not sure.
+#[tokio::test]
+async fn what_the_library_tells_of_cards_is_what_the_planner_is_tested_with() {
+    let kinds = ["A100-80", "A100-40", "H100", "H200"];
+    let addresses = ["0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0001:04:00.0"];
+    let cards: Vec<(&str, &str)> = kinds.into_iter().zip(addresses).collect();
+    let found = CardHost::plain(&cards, |_| ()).gpus().discover().await.unwrap();
+    let expected = [fixtures::a100_80(), fixtures::a100_40(), fixtures::h100_80(), fixtures::h200()];
+    let sorted = |geometry: &Geometry| {
+        let mut profiles = geometry.profiles().to_vec();
+        profiles.sort_by_key(|profile| profile.id);
+        (geometry.compute_slices(), geometry.memory_slices(), profiles)
+    };
+    for (address, expected) in addresses.iter().zip(expected) {
+        let card = found.card(address.parse().unwrap()).unwrap();
+        assert_eq!(card.nvml.as_ref().unwrap().faults, [""; 0], "{address}");
+        assert_eq!(sorted(card.mig().unwrap().geometry.as_ref().unwrap()), sorted(&expected), "{address}");
+    }
+}
+
+#[test]
+fn one_size_at_a_time_shares_a_card() {
+    let mut state = State::default();
+    let card = state.add("L40S", CARD);
+    card.sriov_manage("-e").unwrap();
+    let id = |name: &str| kinds::kind("L40S").types.iter().find(|one| one.name.ends_with(name)).unwrap().id;
+    let count = |state: &State| state.cards[0].creatable().len();
+    assert_eq!(count(&state), 12);
+    state.cards[0].set_type(0, id("-12Q")).unwrap();
+    // Of the same size, with any letter.
+    assert_eq!(count(&state), 2);
+    let errno = |error: Result<(), nix::errno::Errno>| error.unwrap_err();
+    assert_eq!(errno(state.cards[0].set_type(0, id("-12A"))), nix::errno::Errno::EPERM);
+    assert_eq!(errno(state.cards[0].set_type(1, id("-8Q"))), nix::errno::Errno::EIO);
+    state.cards[0].is_mixed = true;
+    state.cards[0].set_type(1, id("-8Q")).unwrap();
+    assert_eq!(errno(state.cards[0].set_type(2, id("-48Q"))), nix::errno::Errno::EIO, "20 of 48 GiB are gone");
+}
+
+#[test]
+fn places_and_slices_are_kept_exactly() {
+    let mut state = State::default();
+    let card = state.add("H100", OTHER);
+    assert_eq!(card.create(9, Some((4, 4))), Err(3), "MIG is off");
+    assert_eq!(card.set_mig(true), Ok(0));
+    assert_eq!(card.create(9, Some((2, 4))), Err(2), "nowhere else than at 0 and 4");
+    assert_eq!(card.create(9, Some((4, 4))), Ok(2));
+    assert_eq!(card.create(5, Some((0, 4))), Ok(1));
+    assert_eq!(card.create(19, Some((6, 1))), Err(23), "7 slices and all of the memory are gone");
+    assert_eq!(card.set_mig(false), Err(19));
+    let compute = card.create_compute(2, 2).unwrap();
+    assert_eq!(card.create_compute(2, 0), Err(23));
+    assert_eq!(card.destroy(2), Err(19), "a compute instance is in it");
+    card.destroy_compute(2, compute).unwrap();
+    card.destroy(2).unwrap();
+    // The driver's own order: from the high end.
+    assert_eq!((card.create(20, None), card.create(20, None)), (Ok(13), Err(23)), "one with media extensions");
+    let epoch = card.epoch;
+    card.reset().unwrap();
+    assert!(card.instances.is_empty() && card.epoch > epoch);
+}
+
+#[test]
+fn an_ampere_card_waits_for_its_reset_and_loses_its_instances_with_its_functions() {
+    let mut state = State::default();
+    let card = state.add("A100-80", CARD);
+    assert_eq!((card.set_mig(true), card.mig), (Ok(16), (false, true)));
+    card.reset().unwrap();
+    assert_eq!(card.mig, (true, true));
+    card.create(19, None).unwrap();
+    card.sriov_manage("-e").unwrap();
+    assert!(card.instances.is_empty());
+    assert_eq!(card.set_mig(false), Err(19), "its virtual functions are on");
+    assert!(card.reset().unwrap_err().contains("in use"));
+    let id = card.kind().types.iter().find(|one| one.name.ends_with("-3-40C")).unwrap().id;
+    assert_eq!(card.set_type(0, id), Err(nix::errno::Errno::EIO), "no instance to be on");
+    let instance = card.create(9, None).unwrap();
+    assert_eq!(card.set_type(0, id), Err(nix::errno::Errno::EIO), "an instance without a compute instance");
+    card.create_compute(instance, 2).unwrap();
+    card.set_type(0, id).unwrap();
+    assert_eq!((card.functions[0].instance, card.destroy(instance)), (Some(instance), Err(19)));
+    assert_eq!(card.set_type(1, id), Err(nix::errno::Errno::EIO), "one vGPU on one instance");
+    card.framework = Framework::None;
+    assert!(card.sriov_manage("-d").is_err());
+}

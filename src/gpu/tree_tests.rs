@@ -177,7 +177,14 @@ fn makers_and_classes_decide_what_is_a_gpu() {
     );
     assert_eq!(found.nvswitches, [at("0000:04:00.0")]);
     let words: Vec<&str> = found.cards[2].blockers.iter().map(|blocker| blocker.text.as_str()).collect();
-    assert!(words.iter().any(|text| text.contains("NVSwitches")), "{words:?}");
+    let missing =
+        "the board has 1 NVSwitches, and gvm activates no partitions of their fabric: no fabric manager is installed";
+    assert!(words.iter().any(|text| text.starts_with(missing)), "{words:?}");
+    let finding = &found.findings[0].text;
+    assert!(
+        finding.starts_with(missing) && finding.contains("/usr/share/nvidia/nvswitch/fabricmanager.cfg"),
+        "{finding}"
+    );
 }
 
 #[test]

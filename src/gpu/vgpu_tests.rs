@@ -24,6 +24,21 @@ fn a_list_of_types_is_read_line_by_line() {
     for none in ["", "\n", "ID    : vGPU Name\n", "no colon", "0 : EX-3Q", "-1 : EX-3Q", "1519 :", "x : EX-3Q"] {
         assert!(read(none).is_empty(), "{none:?}");
     }
+    // Headers in every spelling, tabs, a byte order mark, ends of lines of another system: the same list.
+    for text in [
+        "ID    : VGPU Name\n1519  : NVIDIA EX-3Q\n1523  : NVIDIA EX-6Q\n",
+        "id:vgpu name\r\n1519:EX-3Q\r\n1523:EX-6Q",
+        "\tID\t:\tvGPU Name\t\n\t1519\t:\tNVIDIA\tEX-3Q\t\n\n\t1523\t:\tGRID EX-6Q\n\n",
+        "\u{feff}ID : vGPU Name\n 1519 : EX-3Q\n 1523 : EX-6Q\n",
+        "vGPU types of this function:\nID : vGPU Name\n----------\n1519 : EX-3Q\n1523 : EX-6Q\n",
+    ] {
+        assert_eq!(read(text), ["1519=EX-3Q", "1523=EX-6Q"], "{text:?}");
+    }
+    // Only the first colon parts number and name, and what is no number is no type.
+    assert_eq!(
+        read("7 : EX: 3Q\n0x5ef : EX-3Q\n15 19 : EX-3Q\n99999999999 : EX-3Q\n+7 : EX-6Q\n"),
+        ["7=EX: 3Q", "7=EX-6Q"]
+    );
     let many: String = (1..=600).map(|id| format!("{id} : EX-{id}Q\n")).collect();
     assert_eq!(type_list(&many).len(), MAX_TYPES);
 }

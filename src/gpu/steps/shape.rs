@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   functions   NVIDIA's sriov-manage -e|-d where the driver brings it; else sriov_numvfs = 0, sriov_numvfs = N
-//!               then every virtual function must come to a driver
+//!               then every virtual function must come to a driver, where NVIDIA made the card
 //!   reset       nvidia-smi --gpu-reset: the driver's own, which knows what it has on the card
 //! ```
 //! A card is divided otherwise only when nothing lives on it: a virtual function that is taken away under a machine, or
@@ -17,7 +17,7 @@ use super::{Change, DEVICES, PAUSE, StepError, Steps, seconds, with};
 use crate::gpu::holders::{self, Nodes};
 use crate::gpu::{NVIDIA_DRIVER, vgpu};
 use crate::model::card::shape::ShapeJob;
-use crate::model::pci::PciAddress;
+use crate::model::pci::{PciAddress, Vendor};
 
 /// NVIDIA's vGPU manager brings it; it is the only way to virtual functions as long as its driver has the card.
 const SRIOV_MANAGE: &str = "usr/lib/nvidia/sriov-manage";
@@ -72,9 +72,11 @@ impl Steps<'_> {
 
     /// Virtual functions come one after the other, and their driver to each of them.
     fn wait_for_functions(&mut self, card: PciAddress, wanted: u64, until: Instant) -> Result<(), StepError> {
+        // NVIDIA's driver makes vGPUs on them; those of other makers go to VFIO, and nobody else need have them.
+        let is_driven = self.device(card).ids().is_some_and(|ids| Vendor::from_id(ids.vendor) == Some(Vendor::Nvidia));
         loop {
             let functions = self.functions_of(card);
-            let bound = functions.iter().filter(|vf| self.device(**vf).driver().is_some()).count() as u64;
+            let bound = functions.iter().filter(|vf| !is_driven || self.device(**vf).driver().is_some()).count() as u64;
             if functions.len() as u64 == wanted && bound == wanted {
                 return Ok(());
             }
@@ -142,3 +144,7 @@ impl Steps<'_> {
         Err(StepError::failed(format!("{card}: {told}: {} ({said})", output.status)))
     }
 }
+
+#[cfg(test)]
+#[path = "shape_tests.rs"]
+mod tests;

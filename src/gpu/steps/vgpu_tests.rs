@@ -76,6 +76,26 @@ fn a_function_gets_a_type_once_and_loses_it_once() {
     assert_eq!(run(&tree, "remove", VF, "EX-3Q"), Ok(vec![]));
 }
 
+/// Numbers differ from driver to driver and from boot to boot: a type is found by its name each time.
+#[test]
+fn numbers_that_change_over_a_reboot_do_not_matter() {
+    let tree = functions();
+    assert_eq!(run(&tree, "make", VF, "EX-3Q"), Ok(vec!["1519 > current_vgpu_type".to_owned()]));
+    // After the reboot nothing is made, and the numbers have changed places.
+    for address in [VF, "0000:c8:00.5"] {
+        tree.attribute(
+            address,
+            "nvidia/creatable_vgpu_types",
+            "ID    : VGPU Name\r\n1523:NVIDIA  EX-3Q\r\n1519:EX-6Q\r\n",
+        );
+        tree.attribute(address, "nvidia/current_vgpu_type", "0\n");
+    }
+    assert_eq!(run(&tree, "make", VF, "EX-3Q"), Ok(vec!["1523 > current_vgpu_type".to_owned()]));
+    assert_eq!(current(&tree), "1523");
+    insta::assert_snapshot!(refused(run(&tree, "remove", VF, "EX-6Q"), StepKind::Refused), @"0000:c8:00.4 carries EX-3Q by now, and not EX-6Q: it is left alone");
+    assert_eq!(run(&tree, "remove", VF, "EX-3Q"), Ok(vec!["0 > current_vgpu_type".to_owned()]));
+}
+
 #[test]
 fn a_full_card_names_nothing_and_is_freed_all_the_same() {
     let tree = functions();

@@ -12,6 +12,7 @@
 //! about to do before it does it. What is already as wished is left alone, so that each job can be done again from
 //! wherever its last doing was ended.
 
+mod reset;
 mod shape;
 mod vgpu;
 
@@ -23,6 +24,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::reset::first_reset_method;
 use super::files::Files;
 use super::holders::{self, Nodes};
 use super::sysfs::Device;

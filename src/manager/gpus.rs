@@ -155,6 +155,8 @@ impl Manager {
         let found = recognise(&known, cards, boot_id, now);
         for row in &found.changed {
             gpus::see(&mut tx, row).await?;
+            // Signs of an earlier boot have ended with it.
+            gpus::decide(&mut tx, &row.id, &gpus::Decision::History(Box::new(row.history.clone()))).await?;
             let before = known.iter().find(|before| before.id == row.id);
             match before {
                 Some(before) if before.withheld != row.withheld => {

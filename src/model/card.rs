@@ -10,7 +10,9 @@
 
 pub mod blockers;
 pub mod function;
+pub mod history;
 pub mod identity;
+pub mod kernel_log;
 pub mod known;
 pub mod shape;
 pub mod vgpu;

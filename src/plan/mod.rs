@@ -3,6 +3,7 @@
 pub mod address;
 pub mod choose;
 pub mod doctor;
+pub mod health;
 pub mod inventory;
 pub mod mig;
 pub mod pages;

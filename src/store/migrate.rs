@@ -20,6 +20,7 @@ fn all() -> Vec<Migration> {
         (1, "init", include_str!("../../migrations/0001_init.sql")),
         (2, "gpus", include_str!("../../migrations/0002_gpus.sql")),
         (3, "vgpu_types", include_str!("../../migrations/0003_vgpu_types.sql")),
+        (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
     ];
     numbered
         .into_iter()

@@ -8,6 +8,8 @@
 //!   steps.rs    EnsureGpuBound and ReleaseGpu of one machine
 //!   slices.rs   the same of its vGPUs
 //!   plug.rs     another request of a machine that exists; AttachGpu
+//!   health.rs   cards that fall ill, and how they come back
+//!   sanitise.rs what is done to a partition between two machines
 //!   change.rs   what an administrator decides of a card; what a crash left half done
 //!   view.rs     what people see
 //! ```
@@ -15,8 +17,10 @@
 //! Who holds a card is in the store alone; what it is and who has it open is looked at anew each time.
 
 mod change;
+mod health;
 mod place;
 mod plug;
+mod sanitise;
 mod slices;
 mod steps;
 mod view;
@@ -98,13 +102,16 @@ pub(super) struct Gpus {
     backend: Arc<dyn GpuBackend>,
     seen: RwLock<Option<Arc<Seen>>>,
     looking: tokio::sync::Mutex<()>,
+    /// How far the kernel's log was taken in.
+    log: tokio::sync::Mutex<health::Log>,
     /// Whoever binds or restores a card holds its lock meanwhile.
     hands: Mutex<HashMap<GpuId, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Gpus {
     pub(super) fn new(backend: Arc<dyn GpuBackend>) -> Self {
-        Self { backend, seen: RwLock::default(), looking: tokio::sync::Mutex::default(), hands: Mutex::default() }
+        let (looking, log) = Default::default();
+        Self { backend, seen: RwLock::default(), looking, log, hands: Mutex::default() }
     }
 
     fn last_seen(&self) -> Option<Arc<Seen>> {
@@ -142,7 +149,11 @@ impl Manager {
         if !found.changed.is_empty() {
             found = self.remember(&discovery.cards, &boot_id, now).await?;
         }
-        let (findings, nvml, nvswitches) = (discovery.findings, discovery.nvml, discovery.nvswitches);
+        if self.heed(&found.entries).await {
+            found.entries = place::with_decisions(&found.entries, self.store.gpus().await?);
+        }
+        let (mut findings, nvml, nvswitches) = (discovery.findings, discovery.nvml, discovery.nvswitches);
+        findings.extend(self.gpus.log.lock().await.finding());
         let seen = Arc::new(Seen { at: now, begun, entries: found.entries, findings, nvml, nvswitches });
         *self.gpus.seen.write().unwrap_or_else(PoisonError::into_inner) = Some(seen.clone());
         Ok(seen)

@@ -406,6 +406,8 @@ pub enum CardFindingKind {
     ManagedMissing,
     /// More devices than are looked at.
     TooMany,
+    /// The kernel's log cannot be read.
+    KernelLog,
 }
 
 /// Something about the host's cards that somebody should know.

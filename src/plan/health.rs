@@ -165,8 +165,8 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// Of these cards; what the driver names by its slot is its function 0, and a virtual function stands for its card.
-    pub fn of(reader: LogReader, entries: &[Entry]) -> Self {
+    /// Of these cards, with what was told of them before; what the driver names by its slot is its function 0, and a virtual function stands for its card.
+    pub fn of(reader: LogReader, told: BTreeMap<GpuId, Told>, entries: &[Entry]) -> Self {
         let mut cards = BTreeMap::new();
         // A card that has fallen off the bus may be gone by now; the place of one that is gone may be another's.
         let known = |is_here: bool| {
@@ -179,7 +179,7 @@ impl Tally {
             let owner = cards.get(&card.physfn.unwrap_or(card.address)).cloned();
             cards.extend(owner.map(|owner| (card.address, owner)));
         }
-        Self { reader, cards, told: BTreeMap::new() }
+        Self { reader, cards, told }
     }
 
     /// Takes a record in.
@@ -261,6 +261,7 @@ pub fn objections(card: Option<&Card>, states: &[FunctionState]) -> Vec<String> 
     if let Some(nvml) = &card.nvml {
         found.extend([failed_rows(nvml), reboot(nvml), wants_reset(nvml), unsure(nvml)].into_iter().flatten());
     }
+    found.dedup();
     found
 }
 

@@ -287,4 +287,4 @@ pub fn obstacles(card: &Card, mates: &HashSet<PciAddress>, own: Option<&str>) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::plan) mod tests;

@@ -74,7 +74,7 @@ impl State {
             SanitiseWay::Command { words, .. } => SanitiseMethod::Command(words.first().cloned().unwrap_or_default()),
             SanitiseWay::Reset => {
                 let first = self.discovery.card(job.card).and_then(|card| card.reset_methods.first());
-                match first.filter(|_| now.is_vfio) {
+                match first.filter(|_| now.is_vfio && now.answers.is_ok()) {
                     Some(kind) => SanitiseMethod::Reset(kind.clone()),
                     None => return Err(BindError::Refused(format!("{} has no way to be reset", job.card))),
                 }

@@ -67,6 +67,9 @@ impl Steps<'_> {
 
     /// What speaks against a reset besides who has it open.
     fn why_not_reset(&self, address: PciAddress) -> Option<String> {
+        if let Health::NoAnswer(why) = self.device(address).health() {
+            return Some(format!("does not answer ({why})"));
+        }
         let number = |file: &str| self.files.number(&format!("{DEVICES}/{address}/{file}")).unwrap_or(0);
         if number("sriov_numvfs") > 0 {
             return Some("has virtual functions that are switched on".to_owned());

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, hold};
-use super::slices;
+use super::{health, sanitise, slices};
 use crate::gpu::BindError;
 use crate::host::{HostRoot, facts};
 use crate::model::card::Card;
@@ -95,6 +95,9 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         }
         if let Some(withheld) = &row.withheld {
             return Err(last(step, format!("GPU {bdf} is out of service: {}", why(withheld))));
+        }
+        if let Some(why) = crate::plan::health::refusal(row, card) {
+            return Err(last(step, format!("GPU {bdf} is out of service: {why}. Start the VM again to be given another")));
         }
         let obstacles = obstacles(card, &mates, Some(&vm.domain_name()));
         if !obstacles.is_empty() {
@@ -192,6 +195,7 @@ async fn record_former(manager: &Manager, vm: &Vm, gpu: &GpuId, card: &Card, ste
         return Err(transient(step, format!("the lease of GPU {} has ended", card.address)));
     }
     add_former(&mut tx, gpu, &states).await.map_err(on_store)?;
+    sanitise::mark_used(&mut tx, gpu).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)
 }
 
@@ -273,6 +277,9 @@ pub(super) async fn give_back(
     if let Some(open) = states.iter().find(|state| state.is_open == Some(true)) {
         return Err(format!("somebody still has {} open", open.address));
     }
+    if let Some(withheld) = sanitise::ensure(manager, &row.id, &states).await? {
+        return Ok(GivenBack::Withheld(withheld));
+    }
     let is_there = |address: PciAddress| states.iter().any(|state| state.address == address && state.is_there);
     let wanted: Vec<Restore> = row.former.iter().filter(|former| is_there(former.address)).cloned().collect();
     if !row.is_kept && !wanted.is_empty() {
@@ -336,18 +343,20 @@ async fn finish_release(manager: &Manager, vm: &Vm, ends: &[(GpuId, GivenBack)])
     let known = gpus::read(&mut tx).await?;
     let held = leases::read(&mut tx).await?;
     for (gpu, end) in ends {
-        let is_kept = known.iter().any(|row| row.id == *gpu && row.is_kept);
+        let Some(row) = known.iter().find(|row| row.id == *gpu) else { continue };
         // Its lease ended meanwhile, and what is written down of the card may be of whoever has it by now.
-        let is_ours = held.iter().any(|lease| lease.vm == vm.id && lease.partition.gpu() == gpu);
+        let ours = held.iter().find(|lease| lease.vm == vm.id && lease.partition.gpu() == gpu);
+        if ours.is_some_and(|lease| lease.partition.vgpu().is_some()) {
+            sanitise::record_slice(&mut tx, row, vm.id, end).await?;
+        }
         match end {
-            GivenBack::Well if is_kept || !is_ours => {}
+            GivenBack::Well if row.is_kept || ours.is_none() => {}
             GivenBack::Well => {
                 gpus::decide(&mut tx, gpu, &Decision::Former(Vec::new())).await?;
             }
             GivenBack::Withheld(withheld) => {
-                tracing::error!(%gpu, vm = %vm.id, why = why(withheld), "a GPU is kept out of use");
                 manager.watch.tell(vm, "gpu", format!("GPU {gpu} is kept out of use: {}", why(withheld)));
-                gpus::decide(&mut tx, gpu, &Decision::Withhold(Some(withheld.clone()))).await?;
+                health::take_out(&mut tx, row, Some(vm.id), withheld.clone()).await?;
             }
         }
     }

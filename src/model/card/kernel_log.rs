@@ -143,8 +143,14 @@ impl LogReader {
             Some(_) => Severity::NeedsReset,
             None => xid.severity(),
         };
-        let said = line.split_once("): ").map_or(line, |(_, said)| said);
-        Some(LogSign { address: xid.address, severity, why: plain(&format!("Xid {said}")) })
+        let said = line.split_once("): ").and_then(|(_, said)| said.split_once(", ")).map_or("", |(_, said)| said);
+        // Which program of which tenant it was is nobody else's business.
+        let said = match said.split_once(", name=").filter(|(pid, _)| pid.starts_with("pid=")) {
+            Some((_, name)) => name.split_once(", ").map_or("", |(_, said)| said),
+            None => said,
+        };
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Some(LogSign { address: xid.address, severity, why: plain(&format!("Xid {}{said}", xid.number)) })
     }
 }
 
@@ -287,9 +293,9 @@ mod tests {
         assert_eq!(LogReader::default().read(&record(12, line)), []);
         // A process may be called anything; the driver repeats it.
         assert_eq!(read(&mut LogReader::default(), "traps: NVRM: Xid (PCI:0000:44:00): 79, x[12] general protection"), []);
-        let named = "NVRM: Xid (PCI:0000:44:00): 31, pid=9, name=\\x1b[2Jred, MMU Fault";
+        let named = "NVRM: Xid (PCI:0000:44:00): 31, pid=9, name=red, MMU \\x1b[2JFault";
         let sign = LogReader::default().read(&record(4, named)).remove(0);
-        assert_eq!((sign.severity, sign.why.as_str()), (Severity::Application, "Xid 31, pid=9, name=[2Jred, MMU Fault"));
+        assert_eq!((sign.severity, sign.why.as_str()), (Severity::Application, "Xid 31: MMU [2JFault"));
     }
 
     proptest! {

@@ -42,7 +42,7 @@ pub fn service(row: &KnownGpu, card: &Card, is_leased: bool) -> Service {
     if let Some(why) = reset.or_else(|| nvml.and_then(unsure)) {
         return Service::Draining(why);
     }
-    if row.history.is_used && !is_leased {
+    if row.history.used_by.is_some() && !is_leased {
         return Service::Draining("it is not sanitised yet after its last VM".to_owned());
     }
     let throttled = nvml.filter(|nvml| !nvml.throttled.is_empty());

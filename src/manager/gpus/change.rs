@@ -215,7 +215,7 @@ impl Manager {
 
     async fn tidy(&self, entry: &Entry) -> Result<()> {
         let Some(card) = &entry.card else { return Ok(()) };
-        if entry.known.as_ref().is_none_or(|row| row.former.is_empty() && !row.history.is_used) {
+        if entry.known.as_ref().is_none_or(|row| row.former.is_empty() && row.history.used_by.is_none()) {
             return Ok(());
         }
         let _hands = self.gpus.hands_on(&entry.id).await;
@@ -223,7 +223,7 @@ impl Manager {
         let rows = self.store.gpus().await?;
         let Some(row) = rows.into_iter().find(|row| row.id == entry.id) else { return Ok(()) };
         let is_held = self.store.leases().await?.iter().any(|lease| *lease.partition.gpu() == row.id);
-        let is_left = row.history.is_used || !row.is_kept && !row.former.is_empty();
+        let is_left = row.history.used_by.is_some() || !row.is_kept && !row.former.is_empty();
         if is_held || row.withheld.is_some() || !is_left {
             return Ok(());
         }

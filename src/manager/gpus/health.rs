@@ -15,6 +15,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::super::{Manager, ManagerError, Result, error};
+use super::LOOK_PATIENCE;
 use super::steps::why;
 use crate::model::card::history::GpuHistory;
 use crate::model::card::kernel_log::{LogMark, LogReader};
@@ -23,6 +24,9 @@ use crate::model::event::{AuditEvent, Outcome};
 use crate::model::gpu::{GpuId, LeaseState, Partition};
 use crate::model::id::{OpId, VmId};
 use crate::model::inventory::{KnownGpu, Withheld};
+use crate::model::pci::PciAddress;
+use crate::model::state::Observed;
+use crate::model::vm::Vm;
 use crate::plan::health::{Tally, Told, Verdict, objections, verdict, with_sign};
 use crate::plan::inventory::{Entry, functions_of};
 use crate::store::gpus::Decision;
@@ -224,7 +228,7 @@ impl Manager {
             // The look may be older than the lease: what counts is the function as it is.
             let Ok(states) = self.gpus.backend.functions(&[*bdf]).await else { continue };
             let why = match states.first() {
-                Some(state) if state.is_there && state.is_vfio => continue,
+                Some(state) if state.is_there && (state.is_vfio || !self.has_device(&vm, *bdf).await) => continue,
                 Some(state) if state.is_there => {
                     format!("it was taken from VFIO ({}) while a VM had it", state.driver.as_deref().unwrap_or("no driver"))
                 }
@@ -233,6 +237,13 @@ impl Manager {
             lost.insert(gpu.clone(), why);
         }
         Ok(lost)
+    }
+
+    /// Whether the machine runs with this device: a lease may be noted as attached before the card is plugged.
+    async fn has_device(&self, vm: &Vm, device: PciAddress) -> bool {
+        let look = tokio::time::timeout(LOOK_PATIENCE, self.hypervisor.observe(vm.id)).await;
+        let Ok(Observed::Defined(domain)) = look else { return false };
+        domain.hostdevs.contains(&device.to_string())
     }
 
     /// Tells the machines that have a card, or a part of it.
@@ -269,8 +280,8 @@ impl Manager {
         let fresh = gpus::read(&mut tx).await?.into_iter().find(|fresh| fresh.id == row.id);
         let history = fresh.map(|fresh| fresh.history).unwrap_or_default();
         // Who makes no test answers for what the last machine left as well.
-        let is_used = history.is_used && test == SelfTest::Made;
-        let history = GpuHistory { noted: None, draining: None, is_used, ..history };
+        let used_by = history.used_by.filter(|_| test == SelfTest::Made);
+        let history = GpuHistory { noted: None, draining: None, used_by, ..history };
         gpus::decide(&mut tx, &row.id, &Decision::Withhold(None)).await?;
         gpus::decide(&mut tx, &row.id, &Decision::History(Box::new(history))).await?;
         commit(tx).await?;

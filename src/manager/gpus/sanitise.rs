@@ -1,13 +1,13 @@
 //! Between two machines: what is done to a partition before it is free, on the record.
 //!
 //! ```text
-//!   taken for a machine: is_used, before the first touch
+//!   claimed for a machine: used_by, in the transaction of the claim
 //!   given back: lease sanitising --> reset | configured command | VFIO's own reset --> point gpu-sanitised
-//!                 --> recorded, is_used no more --> back with its drivers, and checked
+//!                 --> recorded, used_by nobody --> back with its drivers, and checked
 //!                  \-- failed: on the record, quarantined
 //! ```
 //!
-//! `is_used` is on the card's row and not on the lease: whichever way a lease ends, the card is nobody's before it was
+//! `used_by` is on the card's row and not on the lease: whichever way a lease ends, the card is nobody's before it was
 //! sanitised. A manager that is killed before it has recorded that does it again.
 
 use jiff::Timestamp;
@@ -19,19 +19,34 @@ use crate::gpu::BindError;
 use crate::model::card::function::FunctionState;
 use crate::model::card::history::{GpuHistory, SanitiseJob, SanitiseMethod, SanitiseWay, Sanitised};
 use crate::model::event::Outcome;
-use crate::model::gpu::{GpuId, GpuLease};
+use crate::model::gpu::GpuId;
 use crate::model::id::VmId;
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::store::gpus::Decision;
-use crate::store::{Write, audit, commit, gpus, leases};
+use crate::store::{Write, audit, commit, gpus};
 
 /// Seconds that the configured command has where nothing else is set.
 const COMMAND_SECONDS: u64 = 300;
 
-/// Writes down that a machine is given a whole card, in the transaction in which its drivers are written down.
-pub(super) async fn mark_used(tx: &mut Write, gpu: &GpuId) -> crate::store::Result<()> {
+/// Writes down that a machine is given a whole card.
+pub(super) async fn mark_used(tx: &mut Write, gpu: &GpuId, vm: VmId) -> crate::store::Result<()> {
+    set_user(tx, gpu, Some(vm)).await
+}
+
+/// The cards that this machine had and that nobody had since: within this transaction they count as sanitised, since it may
+/// have them again as they are. Whoever calls must mark them again.
+pub(super) async fn lend(tx: &mut Write, vm: VmId) -> crate::store::Result<Vec<GpuId>> {
+    let rows = gpus::read(tx).await?;
+    let own: Vec<GpuId> = rows.into_iter().filter(|row| row.history.used_by == Some(vm)).map(|row| row.id).collect();
+    for gpu in &own {
+        set_user(tx, gpu, None).await?;
+    }
+    Ok(own)
+}
+
+async fn set_user(tx: &mut Write, gpu: &GpuId, used_by: Option<VmId>) -> crate::store::Result<()> {
     let row = gpus::read(tx).await?.into_iter().find(|row| row.id == *gpu);
-    let history = GpuHistory { is_used: true, ..row.map(|row| row.history).unwrap_or_default() };
+    let history = GpuHistory { used_by, ..row.map(|row| row.history).unwrap_or_default() };
     gpus::decide(tx, gpu, &Decision::History(Box::new(history))).await.map(|_| ())
 }
 
@@ -43,7 +58,7 @@ pub(super) async fn ensure(
     states: &[FunctionState],
 ) -> Result<Option<Withheld>, String> {
     let rows = manager.store.gpus().await.map_err(|e| super::error::chain(&e))?;
-    let Some(row) = rows.into_iter().find(|row| row.id == *gpu).filter(|row| row.history.is_used) else {
+    let Some(row) = rows.into_iter().find(|row| row.id == *gpu).filter(|row| row.history.used_by.is_some()) else {
         return Ok(None);
     };
     let Some(state) = states.first().filter(|state| state.is_there) else { return Ok(None) };
@@ -55,7 +70,7 @@ pub(super) async fn ensure(
     };
     let (mut method, mut note, mut fault) = (SanitiseMethod::VfioClose, String::new(), None);
     match (&way, state.is_vfio) {
-        (SanitiseWay::Reset, false) => "it was not with VFIO any more".clone_into(&mut note),
+        (SanitiseWay::Reset, false) => "it was not with VFIO".clone_into(&mut note),
         _ => {
             manager.tell_holders(gpu, &format!("sanitising {} at {}", row.model, state.address)).await;
             let job = SanitiseJob { card: state.address, way: way.clone() };
@@ -79,8 +94,7 @@ pub(super) async fn ensure(
     let end = Sanitised { method, at, note, fault: withheld.as_ref().map(|withheld| why(withheld).to_owned()) };
     let recorded = async {
         let mut tx = manager.store.write().await?;
-        let holders = leases::read(&mut tx).await?;
-        record(&mut tx, &row, holder(&holders, gpu), end).await?;
+        record(&mut tx, &row, row.history.used_by, end).await?;
         commit(tx).await
     };
     recorded.await.map_err(|e: crate::store::StoreError| super::error::chain(&e))?;
@@ -92,10 +106,6 @@ fn attempted(way: &SanitiseWay) -> SanitiseMethod {
         SanitiseWay::Reset => SanitiseMethod::Reset("not known".to_owned()),
         SanitiseWay::Command { words, .. } => SanitiseMethod::Command(words.first().cloned().unwrap_or_default()),
     }
-}
-
-fn holder(leases: &[GpuLease], gpu: &GpuId) -> Option<VmId> {
-    leases.iter().find(|lease| lease.partition.gpu() == gpu).map(|lease| lease.vm)
 }
 
 /// Writes down how the vGPU of a machine ended, in the transaction that ends its lease.
@@ -118,7 +128,9 @@ async fn record(tx: &mut Write, row: &KnownGpu, vm: Option<VmId>, end: Sanitised
     let mut history = fresh.map(|fresh| fresh.history).unwrap_or_default();
     let outcome = if end.fault.is_none() { Outcome::Success } else { Outcome::Failure };
     let is_whole = end.method != SanitiseMethod::VgpuRemoved;
-    history.is_used &= !(is_whole && end.fault.is_none());
+    if is_whole && end.fault.is_none() {
+        history.used_by = None;
+    }
     if matches!(end.method, SanitiseMethod::Reset(_)) && end.fault.is_none() {
         // What a reset was asked for has had one. What it did not help against is seen again.
         (history.draining, history.noted) = (None, None);

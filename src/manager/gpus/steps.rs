@@ -195,7 +195,7 @@ async fn record_former(manager: &Manager, vm: &Vm, gpu: &GpuId, card: &Card, ste
         return Err(transient(step, format!("the lease of GPU {} has ended", card.address)));
     }
     add_former(&mut tx, gpu, &states).await.map_err(on_store)?;
-    sanitise::mark_used(&mut tx, gpu).await.map_err(on_store)?;
+    sanitise::mark_used(&mut tx, gpu, vm.id).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)
 }
 
@@ -363,6 +363,10 @@ async fn finish_release(manager: &Manager, vm: &Vm, ends: &[(GpuId, GivenBack)])
     // Wanted again meanwhile: the leases stay, and the cards are taken anew.
     if fresh.desired.is_up() {
         leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await?;
+        let again = fresh.placement.gpus.iter().filter(|partition| partition.vgpu().is_none());
+        for partition in again {
+            sanitise::mark_used(&mut tx, partition.gpu(), vm.id).await?;
+        }
     } else {
         leases::release(&mut tx, vm.id).await?;
         fresh.placement.gpus.clear();

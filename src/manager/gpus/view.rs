@@ -202,7 +202,7 @@ fn row(
             card.blockers.clear();
         }
     }
-    let is_left = entry.known.as_ref().is_some_and(|row| row.history.is_used) && lease.is_none();
+    let is_left = entry.known.as_ref().is_some_and(|row| row.history.used_by.is_some()) && lease.is_none();
     let service = match device.map(|device| &device.service) {
         Some(Service::Quarantined(why)) => Some((GpuState::Withheld, why)),
         Some(Service::Draining(why)) if is_left => Some((GpuState::Sanitising, why)),

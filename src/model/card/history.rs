@@ -5,6 +5,7 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::model::id::VmId;
 use crate::model::pci::PciAddress;
 
 /// A sign that was heeded.
@@ -26,8 +27,8 @@ pub struct GpuHistory {
     pub noted: Option<Sign>,
     /// It works on and wants a reset: nobody is given it anew before.
     pub draining: Option<Sign>,
-    /// A machine was given it, and it was not sanitised since. Written before the card is touched.
-    pub is_used: bool,
+    /// The machine that was given it whole, and since whose claim it was not sanitised.
+    pub used_by: Option<VmId>,
     /// How it was sanitised last.
     pub sanitised: Option<Sanitised>,
 }
@@ -137,14 +138,14 @@ mod tests {
         let history = GpuHistory {
             noted: Some(sign.clone()),
             draining: Some(sign),
-            is_used: true,
+            used_by: Some(VmId::generate()),
             sanitised: Some(sanitised.clone()),
         };
         let text = serde_json::to_string(&history).unwrap();
         assert_eq!(serde_json::from_str::<GpuHistory>(&text).unwrap(), history);
         assert_eq!(history.in_boot("one"), history);
         let after = history.in_boot("two");
-        assert_eq!((after.noted, after.draining, after.is_used), (None, None, true));
+        assert_eq!((after.noted, after.draining, after.used_by), (None, None, history.used_by));
         assert_eq!(sanitised.words(), "reset (flr)");
         let failed = Sanitised { fault: Some("no".to_owned()), note: "so".to_owned(), ..sanitised };
         assert_eq!(failed.words(), "reset (flr) failed: no; so");

@@ -1,6 +1,7 @@
 use super::*;
 use crate::model::card::RemappedRows;
 use crate::model::card::history::{SanitiseMethod, Sanitised};
+use crate::model::id::VmId;
 use crate::plan::inventory::recognise;
 use crate::plan::inventory::tests::{card, now};
 
@@ -60,7 +61,7 @@ fn what_nvml_says_decides_whether_a_card_is_given_away() {
 #[test]
 fn what_was_decided_comes_before_what_is_seen_and_a_used_card_is_nobodys() {
     let (mut row, card) = asked(|nvml| nvml.throttled = vec!["heat".to_owned()]);
-    row.history.is_used = true;
+    row.history.used_by = Some(VmId::generate());
     assert!(matches!(service(&row, &card, false), Service::Draining(why) if why.contains("not sanitised")));
     assert!(matches!(service(&row, &card, true), Service::Noted(_)));
     row.history = with_sign(&row.history, &Verdict::Drain("Xid 63".to_owned()), "boot", now(1));
@@ -98,14 +99,15 @@ fn lines_of_the_log_are_gathered_card_by_card() {
     assert_eq!((of("GPU-a").severity, of("GPU-a").lines), (Severity::Lost, 10_001));
     assert!(of("GPU-a").why.contains("device inaccessible"));
     assert_eq!((of("GPU-b").severity, of("GPU-b").why.as_str()), (Severity::Application, "Xid 94: Contained memory error"));
-    let row = entries[1].known.clone().unwrap();
-    assert!(matches!(verdict(&row, entries[1].card.as_ref(), Some(&of("GPU-b"))), Some(Verdict::Note(_))));
+    let entry = entries.iter().find(|entry| entry.id.0 == "GPU-b").unwrap();
+    let row = entry.known.clone().unwrap();
+    assert!(matches!(verdict(&row, entry.card.as_ref(), Some(&of("GPU-b"))), Some(Verdict::Note(_))));
     // What was told and not decided on goes on.
     let mut tally = Tally::of(reader, told.clone(), &entries);
     read(&mut tally, "NVRM: Xid (PCI:0000:42:00): 63, Row Remapper: New row marked");
     let (more, _) = tally.end();
     assert_eq!(more[&GpuId("GPU-a".to_owned())], of("GPU-a"));
-    let drain = verdict(&row, entries[1].card.as_ref(), more.get(&GpuId("GPU-b".to_owned())));
+    let drain = verdict(&row, entry.card.as_ref(), more.get(&GpuId("GPU-b".to_owned())));
     assert!(matches!(drain, Some(Verdict::Drain(why)) if why.starts_with("Xid 63: Row Remapper")));
 }
 
@@ -148,11 +150,12 @@ fn signs_of_the_log_end_with_the_boot_and_what_was_done_stays() {
     row.history = with_sign(&row.history, &Verdict::Drain("Xid 48".to_owned()), "boot", now(0));
     row.history.sanitised =
         Some(Sanitised { method: SanitiseMethod::VfioClose, at: now(0), note: String::new(), fault: None });
-    row.history.is_used = true;
+    row.history.used_by = Some(VmId::generate());
     let same = recognise(&[row.clone()], &[card.clone()], "boot", now(0)).entries.remove(0).known.unwrap();
     assert_eq!(same.history, row.history);
     let next = recognise(&[row.clone()], &[card], "another boot", now(0));
     assert_eq!(next.changed.len(), 1);
     let history = &next.changed[0].history;
-    assert_eq!((&history.draining, history.is_used, &history.sanitised), (&None, true, &row.history.sanitised));
+    let GpuHistory { draining, used_by, sanitised, .. } = history;
+    assert_eq!((draining, used_by, sanitised), (&None, &row.history.used_by, &row.history.sanitised));
 }

@@ -315,11 +315,8 @@ mod tests {
             remedy: Some("gvm gpu readmit 0000:43:00.0".to_owned()),
             ..free.clone()
         };
-        let noted = GpuView {
-            address: "0000:44:00.0".to_owned(),
-            notes: vec!["Xid 31: MMU Fault".to_owned()],
-            ..free.clone()
-        };
+        let noted =
+            GpuView { address: "0000:44:00.0".to_owned(), notes: vec!["Xid 31: MMU Fault".to_owned()], ..free.clone() };
         insta::assert_snapshot!(rows(&[gpu(), blocked, sick, noted], false));
         insta::assert_snapshot!(shown(&gpu()));
     }

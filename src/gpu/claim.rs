@@ -180,7 +180,13 @@ impl Claims {
     }
 
     /// Runs the helper, with a deadline for each function.
-    pub(super) async fn help(&self, taken: &Taken, verb: &str, words: Vec<String>, patience: Duration) -> Result<(), BindError> {
+    pub(super) async fn help(
+        &self,
+        taken: &Taken,
+        verb: &str,
+        words: Vec<String>,
+        patience: Duration,
+    ) -> Result<(), BindError> {
         let cannot = |error: std::io::Error| BindError::Transient(format!("the helper cannot be run: {error}"));
         let arguments = self.arguments(verb, words, patience);
         let mut call = ChildCall::new(&self.options.helper, patience).args(arguments);

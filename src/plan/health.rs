@@ -66,7 +66,9 @@ pub fn refusal(row: &KnownGpu, card: &Card) -> Option<String> {
 fn failed_rows(nvml: &NvmlFacts) -> Option<String> {
     let rows = nvml.remapped.filter(|rows| rows.has_failed)?;
     let lost = rows.uncorrectable;
-    Some(format!("a row of its memory could not be replaced ({lost} were, after errors that cannot be corrected): repair it"))
+    Some(format!(
+        "a row of its memory could not be replaced ({lost} were, after errors that cannot be corrected): repair it"
+    ))
 }
 
 fn reboot(nvml: &NvmlFacts) -> Option<String> {
@@ -82,9 +84,10 @@ fn wants_reset(nvml: &NvmlFacts) -> Option<String> {
             format!("its driver asks for a recovery that this gvm does not know (number {number})")
         }
         Some(RecoveryAction::None | RecoveryAction::Reboot) | None => {
-            return nvml.remapped.filter(|rows| rows.is_pending).map(|_| {
-                "rows of its memory are replaced at its next reset".to_owned()
-            });
+            return nvml
+                .remapped
+                .filter(|rows| rows.is_pending)
+                .map(|_| "rows of its memory are replaced at its next reset".to_owned());
         }
     };
     Some(why)

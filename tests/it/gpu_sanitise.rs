@@ -1,8 +1,9 @@
 //! What is done to a card between two machines, and the kernel's log: the real backend and helper on a tree of files.
 
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
-use std::process::Command;
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use gvm::gpu::{BindError, GpuBackend as _, GpuOptions, HostGpus};
 use gvm::model::card::history::{SanitiseJob, SanitiseMethod, SanitiseWay};
@@ -100,28 +101,20 @@ async fn a_reset_that_reaches_others_or_what_is_in_use_is_refused() {
 #[test]
 fn a_card_that_does_not_answer_after_its_reset_is_told() {
     let kernel = kernel("flr\n");
-    let config = kernel.device_path(CARD, "config");
-    let (reset, begun) = (kernel.device_path(CARD, "reset"), Instant::now());
-    let watch = std::thread::spawn(move || {
-        while std::fs::read_to_string(&reset).unwrap() != "1\n" {
-            assert!(begun.elapsed() < Duration::from_secs(20));
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        std::fs::write(&config, [0xff_u8; 64]).unwrap();
-    });
-    // The write is over before the card is: as with a real one, which answers for a moment at most.
-    let mut out = String::new();
-    for _ in 0..50 {
-        let mut command = Command::new(HELPER);
-        command.args(["helper", "reset-function", "--root"]).arg(kernel.root()).args(["--patience-ms", "300", CARD]);
-        let output = command.output().unwrap();
-        out = String::from_utf8(output.stdout).unwrap();
-        if !output.status.success() {
-            break;
-        }
-    }
-    watch.join().unwrap();
-    assert!(out.contains("does not answer"), "{out}");
+    // A pipe: the helper waits in its write until somebody reads, and says before that it is about to write.
+    let reset = format!("sys/devices/pci/{CARD}/reset");
+    kernel.block(&reset);
+    let mut command = Command::new(HELPER);
+    command.args(["helper", "reset-function", "--root"]).arg(kernel.root()).args(["--patience-ms", "500", CARD]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let about = lines.find(|line| line.contains(r#""step":"write""#)).unwrap();
+    assert!(about.contains("/reset"), "{about}");
+    kernel.write(&format!("sys/devices/pci/{CARD}/config"), [0xff_u8; 64]);
+    let written = std::fs::read_to_string(kernel.path(&reset)).unwrap();
+    let last = lines.last().unwrap();
+    assert!(last.contains(r#""kind":"failed""#) && last.contains("after its reset: its config space reads"), "{last}");
+    assert_eq!((written.as_str(), child.wait().unwrap().success()), ("1\n", false));
 }
 
 #[tokio::test]
@@ -130,7 +123,10 @@ async fn a_reset_that_hangs_is_given_up_and_the_slot_left_alone() {
     kernel.block(&format!("sys/devices/pci/{CARD}/reset"));
     let host = HostGpus::new(kernel.options(Duration::from_secs(1)));
     let error = host.sanitise(&job(CARD)).await.unwrap_err();
-    assert!(matches!(&error, BindError::Stuck(why) if why.contains("writing 1 to") && why.contains("reset")), "{error}");
+    assert!(
+        matches!(&error, BindError::Stuck(why) if why.contains("writing 1 to") && why.contains("reset")),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -153,7 +149,10 @@ async fn a_configured_command_has_the_address_a_deadline_and_a_last_word() {
     let failed = run("echo starting >&2; echo 'row 7 is not zero' >&2; exit 3", 20).await;
     assert_eq!(failed, Err(BindError::Failed(format!("{CARD}: row 7 is not zero"))));
     let late = run("exec sleep 60", 1).await;
-    assert!(matches!(&late, Err(BindError::Failed(why)) if why.contains("did not end within 1 s and was killed")), "{late:?}");
+    assert!(
+        matches!(&late, Err(BindError::Failed(why)) if why.contains("did not end within 1 s and was killed")),
+        "{late:?}"
+    );
     let way = SanitiseWay::Command { words: vec!["/no/such/program".to_owned()], seconds: 5 };
     let missing = host.sanitise(&SanitiseJob { card: at(CARD), way }).await;
     assert!(matches!(&missing, Err(BindError::Failed(why)) if why.contains("is not installed")), "{missing:?}");

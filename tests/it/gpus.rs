@@ -3,6 +3,7 @@
 
 mod health;
 mod plug;
+mod sanitise;
 mod slices;
 
 use std::collections::HashMap;

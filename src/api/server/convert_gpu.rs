@@ -3,8 +3,8 @@
 use crate::api::types::{ChosenGpu, DryRun, GpuFunctionView, GpuList, GpuView, GroupMemberView, OfferView};
 use crate::manager::create::Rehearsal;
 use crate::manager::gpus::{Entry, GpuListing, GpuRow, Offer};
-use crate::model::card::{Card, CardMode, Health, NvmlStatus};
 use crate::model::card::history::Sanitised;
+use crate::model::card::{Card, CardMode, Health, NvmlStatus};
 use crate::model::inventory::KnownGpu;
 use crate::model::pci::{Link, PciAddress, class_words};
 

@@ -230,7 +230,10 @@ impl Manager {
             let why = match states.first() {
                 Some(state) if state.is_there && (state.is_vfio || !self.has_device(&vm, *bdf).await) => continue,
                 Some(state) if state.is_there => {
-                    format!("it was taken from VFIO ({}) while a VM had it", state.driver.as_deref().unwrap_or("no driver"))
+                    format!(
+                        "it was taken from VFIO ({}) while a VM had it",
+                        state.driver.as_deref().unwrap_or("no driver")
+                    )
                 }
                 _ => "it vanished from the bus while a VM had it".to_owned(),
             };

@@ -97,7 +97,10 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
             return Err(last(step, format!("GPU {bdf} is out of service: {}", why(withheld))));
         }
         if let Some(why) = crate::plan::health::refusal(row, card) {
-            return Err(last(step, format!("GPU {bdf} is out of service: {why}. Start the VM again to be given another")));
+            return Err(last(
+                step,
+                format!("GPU {bdf} is out of service: {why}. Start the VM again to be given another"),
+            ));
         }
         let obstacles = obstacles(card, &mates, Some(&vm.domain_name()));
         if !obstacles.is_empty() {

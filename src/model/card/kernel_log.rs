@@ -156,7 +156,8 @@ impl LogReader {
 
 /// Xid 154: `GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)`.
 fn recovery(xid: Xid, line: &str) -> Option<RecoveryAction> {
-    let (_, to) = line.split_once("recovery action changed from").filter(|_| xid.number == 154)?.1.split_once(" to ")?;
+    let (_, to) =
+        line.split_once("recovery action changed from").filter(|_| xid.number == 154)?.1.split_once(" to ")?;
     let digits = to.trim_start().trim_start_matches("0x");
     let digits: String = digits.chars().take_while(char::is_ascii_hexdigit).collect();
     u32::from_str_radix(&digits, 16).ok().map(action)
@@ -213,13 +214,21 @@ mod tests {
 
     #[test]
     fn a_record_is_read_with_its_lines_and_without_its_dictionary() {
-        let told = KernelRecord::parse(b"6,339,5140900,-;NVRM: one\\x0aNVRM: two \\\\x zwei \\xc3\\xb6\n DEVICE=+pci\n");
+        let told =
+            KernelRecord::parse(b"6,339,5140900,-;NVRM: one\\x0aNVRM: two \\\\x zwei \\xc3\\xb6\n DEVICE=+pci\n");
         let told = told.unwrap();
         assert_eq!((told.sequence, told.micros, told.is_kernels), (339, 5_140_900, true));
         assert_eq!(told.text, "NVRM: one\nNVRM: two \\\\x zwei \u{f6}");
         assert!(!KernelRecord::parse(b"12,340,5140901,-;NVRM: by a program").unwrap().is_kernels);
-        for bad in [&b""[..], b"6,1,2", b"x,1,2,-;text", b"6,1;text", b"6,-1,2,-;t", b"\xff\xfe;\x00", b"6,1,99999999999999999999,-;"]
-        {
+        for bad in [
+            &b""[..],
+            b"6,1,2",
+            b"x,1,2,-;text",
+            b"6,1;text",
+            b"6,-1,2,-;t",
+            b"\xff\xfe;\x00",
+            b"6,1,99999999999999999999,-;",
+        ] {
             assert_eq!(KernelRecord::parse(bad), None, "{bad:?}");
         }
     }
@@ -255,11 +264,15 @@ mod tests {
         };
         assert_eq!(at("0x1 (GPU Reset Required)"), Some(Severity::NeedsReset));
         assert_eq!(at("0x2 (Node Reboot Required)"), Some(Severity::Lost));
-        assert_eq!((at("0x3 (Drain P2P)"), at("0x4 (Drain and Reset)")), (Some(Severity::NeedsReset), Some(Severity::NeedsReset)));
+        assert_eq!(
+            (at("0x3 (Drain P2P)"), at("0x4 (Drain and Reset)")),
+            (Some(Severity::NeedsReset), Some(Severity::NeedsReset))
+        );
         assert_eq!(at("0x0 (None)"), None);
         // One that cannot be read is no reason to lose a card; NVML says it as well.
         assert_eq!(at("something"), Some(Severity::Application));
-        let timeout = "NVRM: Xid (PCI:0000:44:00): 119, pid=1, name=x, Timeout after 45s of waiting for RPC response from GPU0";
+        let timeout =
+            "NVRM: Xid (PCI:0000:44:00): 119, pid=1, name=x, Timeout after 45s of waiting for RPC response from GPU0";
         assert_eq!(read(&mut reader, timeout), [("0000:44:00.0".to_owned(), Severity::NeedsReset)]);
     }
 
@@ -292,7 +305,10 @@ mod tests {
         assert_eq!(LogReader::ignoring(&BTreeSet::from([79])).read(&record(4, line)), []);
         assert_eq!(LogReader::default().read(&record(12, line)), []);
         // A process may be called anything; the driver repeats it.
-        assert_eq!(read(&mut LogReader::default(), "traps: NVRM: Xid (PCI:0000:44:00): 79, x[12] general protection"), []);
+        assert_eq!(
+            read(&mut LogReader::default(), "traps: NVRM: Xid (PCI:0000:44:00): 79, x[12] general protection"),
+            []
+        );
         let named = "NVRM: Xid (PCI:0000:44:00): 31, pid=9, name=red, MMU \\x1b[2JFault";
         let sign = LogReader::default().read(&record(4, named)).remove(0);
         assert_eq!((sign.severity, sign.why.as_str()), (Severity::Application, "Xid 31: MMU [2JFault"));

@@ -76,7 +76,8 @@ fn general(finding: &CardFinding, patient: &Patient<'_>) -> Option<Finding> {
         CardFindingKind::KernelLog => (
             "kernel-log",
             Level::Warn,
-            "systemctl show gvm -p CapabilityBoundingSet  # the manager needs CAP_SYSLOG, and no ProtectKernelLogs".to_owned(),
+            "systemctl show gvm -p CapabilityBoundingSet  # the manager needs CAP_SYSLOG, and no ProtectKernelLogs"
+                .to_owned(),
         ),
         CardFindingKind::ManagedMissing => (
             "gpu-managed",

@@ -13,9 +13,7 @@ pub(super) fn seen(entry: &Entry) -> Option<Finding> {
         Service::Good => return None,
         Service::Noted(why) => (Level::Note, format!("{name} is in service, and: {why}")),
         Service::Draining(why) => (Level::Warn, format!("{name} is given to no further machine: {why}")),
-        Service::Quarantined(why) | Service::Stuck(why) => {
-            (Level::Fail, format!("{name} is out of service: {why}"))
-        }
+        Service::Quarantined(why) | Service::Stuck(why) => (Level::Fail, format!("{name} is out of service: {why}")),
     };
     let fix = remedy(row, Some(card)).unwrap_or_else(|| format!("nvidia-smi -q -i {}", card.address));
     Some(bad("gpu", level, text, fix))

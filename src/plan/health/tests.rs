@@ -47,8 +47,9 @@ fn what_nvml_says_decides_whether_a_card_is_given_away() {
     let (state, is_kept, _) =
         check(|nvml| nvml.remapped = Some(RemappedRows { is_pending: true, ..RemappedRows::default() }));
     assert!(matches!(state, Service::Draining(why) if why.contains("next reset")) && !is_kept);
-    let (state, is_kept, fix) =
-        check(|nvml| nvml.remapped = Some(RemappedRows { has_failed: true, uncorrectable: 8, ..RemappedRows::default() }));
+    let (state, is_kept, fix) = check(|nvml| {
+        nvml.remapped = Some(RemappedRows { has_failed: true, uncorrectable: 8, ..RemappedRows::default() })
+    });
     assert!(matches!(state, Service::Quarantined(why) if why.contains("8 were")) && is_kept);
     assert!(fix.contains("repaired"), "{fix}");
     let (state, is_kept, _) = check(|nvml| nvml.throttled = vec!["power brake".to_owned()]);
@@ -98,7 +99,10 @@ fn lines_of_the_log_are_gathered_card_by_card() {
     assert_eq!(told.len(), 2, "what is no card of ours is nobody's");
     assert_eq!((of("GPU-a").severity, of("GPU-a").lines), (Severity::Lost, 10_001));
     assert!(of("GPU-a").why.contains("device inaccessible"));
-    assert_eq!((of("GPU-b").severity, of("GPU-b").why.as_str()), (Severity::Application, "Xid 94: Contained memory error"));
+    assert_eq!(
+        (of("GPU-b").severity, of("GPU-b").why.as_str()),
+        (Severity::Application, "Xid 94: Contained memory error")
+    );
     let entry = entries.iter().find(|entry| entry.id.0 == "GPU-b").unwrap();
     let row = entry.known.clone().unwrap();
     assert!(matches!(verdict(&row, entry.card.as_ref(), Some(&of("GPU-b"))), Some(Verdict::Note(_))));

@@ -11,7 +11,7 @@
 //! there is no log, which is told and no failure: all other signs of a card's health are looked at without it.
 
 use std::fs::{File, OpenOptions};
-use std::io::Read as _;
+use std::io::Read;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -62,7 +62,7 @@ impl KernelLog {
             Some(open) => open,
             None => slot.insert(Open { file: self.open()?, rest: Vec::new() }),
         };
-        let batch = open.read().map_err(|error| self.said(&error));
+        let batch = read(&mut open.file, &mut open.rest).map_err(|error| self.said(&error));
         if batch.is_err() {
             *slot = None;
         }
@@ -80,47 +80,46 @@ impl KernelLog {
     }
 }
 
-impl Open {
-    fn read(&mut self) -> std::io::Result<LogBatch> {
-        let mut batch = LogBatch::default();
-        let mut buffer = vec![0; BUFFER];
-        while batch.records.len() < MAX_RECORDS {
-            match self.file.read(&mut buffer) {
-                // The end of a file, or nobody writes to the pipe at the moment.
-                Ok(0) => return Ok(batch),
-                Ok(count) => self.take(buffer.get(..count).unwrap_or_default(), &mut batch),
-                Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::EAGAIN) => return Ok(batch),
-                    Some(Errno::EINTR) => {}
-                    Some(Errno::EPIPE) => {
-                        batch.has_gap = true;
-                        self.rest.clear();
-                    }
-                    // A record that is longer than any may be: the next read goes on behind it.
-                    Some(Errno::EINVAL) => batch.has_gap = true,
-                    _ => return Err(error),
-                },
-            }
+fn read(from: &mut impl Read, rest: &mut Vec<u8>) -> std::io::Result<LogBatch> {
+    let mut batch = LogBatch::default();
+    let mut buffer = vec![0; BUFFER];
+    while batch.records.len() < MAX_RECORDS {
+        match from.read(&mut buffer) {
+            // The end of a file, or nobody writes to the pipe at the moment.
+            Ok(0) => return Ok(batch),
+            Ok(count) => take(buffer.get(..count).unwrap_or_default(), rest, &mut batch),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EAGAIN) => return Ok(batch),
+                Some(Errno::EINTR) => {}
+                // Overwritten before it was read; the next read goes on with the oldest that is left.
+                Some(Errno::EPIPE) => {
+                    batch.has_gap = true;
+                    rest.clear();
+                }
+                // A record that is longer than any may be; the next read goes on behind it.
+                Some(Errno::EINVAL) => batch.has_gap = true,
+                _ => return Err(error),
+            },
         }
-        batch.has_more = true;
-        Ok(batch)
     }
+    batch.has_more = true;
+    Ok(batch)
+}
 
-    /// Lines that begin with a blank belong to the record before them, and say nothing that is asked here.
-    fn take(&mut self, bytes: &[u8], batch: &mut LogBatch) {
-        self.rest.extend_from_slice(bytes);
-        let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
-            if self.rest.len() > MAX_REST {
-                self.rest.clear();
-                batch.has_gap = true;
-            }
-            return;
-        };
-        let after = self.rest.split_off(end + 1);
-        let whole = std::mem::replace(&mut self.rest, after);
-        let lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b" "));
-        batch.records.extend(lines.filter_map(KernelRecord::parse));
-    }
+/// Lines that begin with a blank belong to the record before them, and say nothing that is asked here.
+fn take(bytes: &[u8], rest: &mut Vec<u8>, batch: &mut LogBatch) {
+    rest.extend_from_slice(bytes);
+    let Some(end) = rest.iter().rposition(|byte| *byte == b'\n') else {
+        if rest.len() > MAX_REST {
+            rest.clear();
+            batch.has_gap = true;
+        }
+        return;
+    };
+    let after = rest.split_off(end + 1);
+    let whole = std::mem::replace(rest, after);
+    let lines = whole.split(|byte| *byte == b'\n').filter(|line| !line.starts_with(b" "));
+    batch.records.extend(lines.filter_map(KernelRecord::parse));
 }
 
 #[cfg(test)]
@@ -192,5 +191,54 @@ mod tests {
         }
         assert_eq!((count, has_gap, last.as_str()), (10_001, true, "last"));
         assert!((3..=6).contains(&batches), "{batches}");
+    }
+
+    /// Answers one after the other, as `/dev/kmsg` gives them.
+    struct Script(Vec<Result<&'static str, Errno>>);
+
+    impl Read for Script {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let text = self.0.remove(0).map_err(|errno| std::io::Error::from_raw_os_error(errno as i32))?;
+            buffer[..text.len()].copy_from_slice(text.as_bytes());
+            Ok(text.len())
+        }
+    }
+
+    #[test]
+    fn overwritten_records_are_told_as_a_gap_and_the_rest_is_read() {
+        let mut rest = Vec::new();
+        let mut script = Script(vec![
+            Ok("6,1,1,-;one\n"),
+            Err(Errno::EPIPE),
+            Err(Errno::EINTR),
+            Ok("6,9,9,-;nine\n KEY=value\n"),
+            Err(Errno::EINVAL),
+            Ok("6,11,11,-;eleven\n"),
+            Err(Errno::EAGAIN),
+            Err(Errno::EIO),
+        ]);
+        let batch = super::read(&mut script, &mut rest).unwrap();
+        assert_eq!(batch.records.iter().map(|record| record.sequence).collect::<Vec<_>>(), [1, 9, 11]);
+        assert!(batch.has_gap && !batch.has_more);
+        assert!(super::read(&mut script, &mut rest).is_err());
+    }
+
+    /// The real one, where this user may read it.
+    #[test]
+    fn the_kernels_own_log_ends_and_is_in_order() {
+        let log = KernelLog::new(&GpuOptions::default());
+        let mut all: Vec<u64> = Vec::new();
+        loop {
+            match log.read() {
+                Ok(batch) => {
+                    all.extend(batch.records.iter().map(|record| record.sequence));
+                    if !batch.has_more {
+                        break;
+                    }
+                }
+                Err(why) => return eprintln!("skipped: {why}"),
+            }
+        }
+        assert!(all.windows(2).all(|pair| pair[0] < pair[1]), "{} records", all.len());
     }
 }

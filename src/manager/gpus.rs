@@ -36,12 +36,13 @@ use super::{Manager, ManagerError, Result, error, lock};
 use crate::gpu::GpuBackend;
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::{Card, CardFinding, Discovery, NvmlStatus};
+use crate::model::event::Outcome;
 use crate::model::gpu::GpuId;
 use crate::model::inventory::KnownGpu;
 use crate::model::pci::PciAddress;
 use crate::model::principal::User;
 use crate::plan::inventory::{Eyes, Recognised, SOMEBODY, recognise};
-use crate::store::{commit, gpus};
+use crate::store::{audit, commit, gpus};
 
 pub use self::change::{GpuChange, WantedMode};
 pub(super) use self::place::{Table, write_leases};
@@ -171,6 +172,9 @@ impl Manager {
             let before = known.iter().find(|before| before.id == row.id);
             match before {
                 Some(before) if before.withheld != row.withheld => {
+                    let end = Outcome::Success;
+                    let event = health::own_record("gpu.return", row, None, end, "the host was restarted");
+                    audit::begin(&mut tx, &event, None).await?;
                     gpus::decide(&mut tx, &row.id, &gpus::Decision::Withhold(row.withheld.clone())).await?;
                 }
                 Some(_) => {}

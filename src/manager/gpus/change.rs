@@ -85,7 +85,9 @@ impl Manager {
             }
             GpuChange::Withhold { why } => {
                 let withheld = Withheld::Quarantined { why: why.clone(), at: Timestamp::now() };
-                withhold(self, &row.id, withheld).await?;
+                let mut tx = self.store.write().await?;
+                gpus::decide(&mut tx, &row.id, &Decision::Withhold(Some(withheld))).await?;
+                commit(tx).await?;
                 format!("withheld: {why}")
             }
             GpuChange::Readmit => self.readmit(&row, entry.card.as_ref(), SelfTest::Made).await?,

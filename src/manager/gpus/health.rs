@@ -11,11 +11,11 @@
 //! A card that is taken out of service stays with the machine that has it: to end it is its owner's decision.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::super::{Manager, ManagerError, Result, error};
-use super::LOOK_PATIENCE;
 use super::steps::why;
 use crate::model::card::history::GpuHistory;
 use crate::model::card::kernel_log::{LogMark, LogReader};
@@ -37,6 +37,9 @@ pub(super) const ITSELF: &str = "gvm";
 
 /// Name of the value that says how far the log was taken in.
 const MARK: &str = "kernel-log";
+
+/// The hypervisor is asked no longer, since a look waits for it.
+const OBSERVE_PATIENCE: Duration = Duration::from_secs(2);
 
 /// Batches that one look takes in; what has come beyond them is for the next one.
 const MAX_BATCHES: usize = 64;
@@ -104,6 +107,10 @@ pub(super) async fn take_out(
     };
     tracing::error!(gpu = %row.id, address = %row.identity.address, why = why(&withheld), "a GPU is taken out of service");
     audit::begin(tx, &own_record(action, row, vm, Outcome::Success, why(&withheld)), None).await?;
+    // What was first wrong with it says more than what followed from that.
+    if matches!((&row.withheld, &withheld), (Some(Withheld::Quarantined { .. }), Withheld::Quarantined { .. })) {
+        return Ok(());
+    }
     gpus::decide(tx, &row.id, &Decision::Withhold(Some(withheld))).await.map(|_| ())
 }
 
@@ -244,7 +251,7 @@ impl Manager {
 
     /// Whether the machine runs with this device: a lease may be noted as attached before the card is plugged.
     async fn has_device(&self, vm: &Vm, device: PciAddress) -> bool {
-        let look = tokio::time::timeout(LOOK_PATIENCE, self.hypervisor.observe(vm.id)).await;
+        let look = tokio::time::timeout(OBSERVE_PATIENCE, self.hypervisor.observe(vm.id)).await;
         let Ok(Observed::Defined(domain)) = look else { return false };
         domain.hostdevs.contains(&device.to_string())
     }

@@ -112,6 +112,12 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         cards.push((partition, card));
     }
     for partition in vm.placement.gpus.iter().filter(|partition| partition.vgpu().is_some()) {
+        let refusal = seen.card(partition.gpu()).and_then(|(row, card)| crate::plan::health::refusal(row, card));
+        if let Some(why) = refusal {
+            let message =
+                format!("GPU {} is out of service: {why}. Start the VM again to be given another", partition.gpu());
+            return Err(last(step, message));
+        }
         slices::ensure_made(manager, vm, &seen, partition, step).await?;
         hold::point("vgpu-made").await;
     }
@@ -253,9 +259,9 @@ pub(super) async fn withhold_stuck(manager: &Manager, gpu: &GpuId, why: &str) ->
 }
 
 pub(super) async fn withhold(manager: &Manager, gpu: &GpuId, withheld: Withheld) -> crate::store::Result<()> {
-    tracing::error!(%gpu, why = why(&withheld), "a GPU is kept out of use");
     let mut tx = manager.store.write().await?;
-    gpus::decide(&mut tx, gpu, &Decision::Withhold(Some(withheld))).await?;
+    let Some(row) = gpus::read(&mut tx).await?.into_iter().find(|row| row.id == *gpu) else { return Ok(()) };
+    health::take_out(&mut tx, &row, None, withheld).await?;
     commit(tx).await
 }
 

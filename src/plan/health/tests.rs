@@ -155,7 +155,7 @@ fn signs_of_the_log_end_with_the_boot_and_what_was_done_stays() {
     row.history.sanitised =
         Some(Sanitised { method: SanitiseMethod::VfioClose, at: now(0), note: String::new(), fault: None });
     row.history.used_by = Some(VmId::generate());
-    let same = recognise(&[row.clone()], &[card.clone()], "boot", now(0)).entries.remove(0).known.unwrap();
+    let same = recognise(&[row.clone()], std::slice::from_ref(&card), "boot", now(0)).entries.remove(0).known.unwrap();
     assert_eq!(same.history, row.history);
     let next = recognise(&[row.clone()], &[card], "another boot", now(0));
     assert_eq!(next.changed.len(), 1);

@@ -2,13 +2,18 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
+use gvm::auth::policy::Action;
 use gvm::gpu::{BindError, GpuBackend as _, GpuOptions, HostGpus};
+use gvm::manager::gpus::GpuState;
 use gvm::model::card::history::{SanitiseJob, SanitiseMethod, SanitiseWay};
 
 use crate::support::kernel::{HELPER, Kernel, at};
+use crate::support::world::World;
 
 const CARD: &str = "0000:41:00.0";
 const SOUND: &str = "0000:41:00.1";
@@ -168,4 +173,39 @@ async fn the_kernels_log_is_read_below_the_root() {
     let texts = |batch: gvm::gpu::LogBatch| batch.records.into_iter().map(|record| record.text).collect::<Vec<_>>();
     assert_eq!(texts(host.kernel_log(Some(1)).await.unwrap()), ["two", "three"]);
     assert!(texts(host.kernel_log(Some(3)).await.unwrap()).is_empty());
+}
+
+/// Lines of a kernel's log, each file named by its case, read by the real backend of a manager of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_kernel_says_of_a_card_decides_where_it_stands() {
+    let cases = [
+        ("off-the-bus", GpuState::Withheld, "Xid 79: GPU has fallen off the bus."),
+        ("off-the-bus-without-xid", GpuState::Withheld, "it has fallen off the bus and does not respond to commands"),
+        ("off-the-bus-line-by-line", GpuState::Withheld, "it has fallen off the bus and does not respond to commands"),
+        ("gsp-timeout-then-reset", GpuState::Draining, "Xid 119: Timeout after 45s of waiting for RPC response"),
+        ("gsp-timeout-then-reboot", GpuState::Withheld, "Xid 154: GPU recovery action changed from 0x1"),
+        ("row-remap", GpuState::Draining, "Xid 63: Row Remapper: New row marked for remapping"),
+        ("applications", GpuState::Free, ""),
+        ("lost-after-reset", GpuState::Withheld, "not ready 65535ms after FLR; giving up"),
+        ("slow-after-reset", GpuState::Free, ""),
+        ("stuck-in-d3cold", GpuState::Withheld, "Unable to change power state from D3cold to D0, device inaccessible"),
+        ("fatal-error", GpuState::Draining, "PCIe Bus Error: severity=Uncorrectable (Fatal)"),
+        ("corrected-errors", GpuState::Free, ""),
+        ("another-card", GpuState::Free, ""),
+        ("by-a-program", GpuState::Free, ""),
+        ("rubbish", GpuState::Free, ""),
+    ];
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kmsg");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), cases.len(), "every fixture is a case");
+    for (name, expected, why) in cases {
+        let mut kernel = Kernel::new();
+        kernel.card("0000:41:00", Some("nvidia"), 1);
+        kernel.write("dev/kmsg", std::fs::read(folder.join(format!("{name}.kmsg"))).unwrap());
+        let world = World::new();
+        let life = world.live_on(Arc::new(kernel.host())).await;
+        let gpu = life.manager.gpu(&life.permit(Action::GpuSee), CARD).await.unwrap();
+        assert_eq!(gpu.state, expected, "{name}: {:?}", gpu.reasons);
+        let reasons = gpu.reasons.join("; ");
+        assert!(reasons.contains(why) && !reasons.contains("name="), "{name}: {reasons}");
+    }
 }

@@ -154,6 +154,13 @@ pub struct GpuConfig {
     pub nvml: Option<PathBuf>,
     /// Seconds that the kernel has to take one function from its driver or to give it back.
     pub bind_seconds: Option<u64>,
+    /// Numbers of Xid in the kernel's log that are not heeded.
+    pub ignore_xids: BTreeSet<u32>,
+    /// Program and arguments that sanitise a whole card between two machines, in place of a reset; `{address}` stands for
+    /// the card's PCI address.
+    pub sanitise_command: Vec<String>,
+    /// Seconds that it has; absent means 300.
+    pub sanitise_seconds: Option<u64>,
 }
 
 /// People.
@@ -258,6 +265,9 @@ impl Config {
                 return Err((key, format!("{} is not an absolute path", path.display())));
             }
         }
+        if let Some(program) = self.gpu.sanitise_command.first().filter(|program| !program.starts_with('/')) {
+            return Err(("gpu.sanitise_command", format!("{program:?} is not the absolute path of a program")));
+        }
         Ok(())
     }
 
@@ -273,6 +283,7 @@ impl Config {
             ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
             ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
             ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
+            ("gpu.sanitise_seconds", self.gpu.sanitise_seconds.unwrap_or(1), 1, 24 * 3600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),
             ("gateway.max_connections", count(gateway.max_connections), 1, MANY),
             ("gateway.max_per_address", count(gateway.max_per_address), 1, MANY),
@@ -314,5 +325,7 @@ mod tests {
         assert!(fault("[gateway]\nmax_channels = 0").contains("gateway.max_channels: 0 is not usable; use 1 to"));
         assert!(fault("[gateway]\nhost = 'a b'").contains("gateway.host: \"a b\""));
         assert!(fault("[gateway]\nhost = ''").contains("gateway.host"));
+        assert!(fault("[gpu]\nsanitise_command = ['scrub']").contains("gpu.sanitise_command: \"scrub\" is not"));
+        assert!(fault("[gpu]\nsanitise_seconds = 0").contains("gpu.sanitise_seconds: 0 is not usable; use 1 to"));
     }
 }

@@ -98,7 +98,7 @@ pub async fn run(config: Config) -> Result<()> {
 
 fn gpu_options(config: &Config) -> GpuOptions {
     let usual = GpuOptions::default();
-    let GpuConfig { managed, boot_displays, nvml, bind_seconds } = config.gpu.clone();
+    let GpuConfig { managed, boot_displays, nvml, bind_seconds, .. } = config.gpu.clone();
     let bind_patience = bind_seconds.map_or(usual.bind_patience, Duration::from_secs);
     GpuOptions { managed, boot_displays, nvml, bind_patience, ..usual }
 }

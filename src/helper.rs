@@ -30,6 +30,7 @@ pub fn run(root: &Path, nvml: Option<&Path>, patience: Duration, job: &HelperJob
         HelperJob::Driver(job) => steps.run(job),
         HelperJob::Vgpu(job) => steps.run_vgpu(job, nvml),
         HelperJob::Shape(job) => steps.run_shape(job, nvml),
+        HelperJob::ResetFunction(address) => steps.run_reset(*address),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

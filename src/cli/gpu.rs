@@ -60,8 +60,14 @@ the host, before any machine starts. Nothing is touched as long as somebody uses
         #[arg(long, value_name = "TEXT", default_value = "withheld by an administrator")]
         why: String,
     },
-    /// Take a withheld or quarantined card back into use
-    Readmit(GpuArg),
+    /// Take a withheld or quarantined card back into use, if it passes its self-test
+    Readmit {
+        #[command(flatten)]
+        gpu: GpuArg,
+        /// Without a self-test; what can still be seen of it counts all the same
+        #[arg(long)]
+        force: bool,
+    },
     /// Look at the cards of this machine, without a manager
     Scan(ScanArgs),
 }
@@ -128,8 +134,9 @@ pub async fn run(cx: &Context, command: GpuCommand) -> CliResult {
             told(cx, &view, "withheld")
         }
         GpuCommand::Scan(_) => Err(CliError::new(ErrorCode::Internal, "a scan needs no manager")),
-        GpuCommand::Readmit(gpu) => {
-            let view = cx.client.post(&gpu.path("/readmit"), &json!({})).await?;
+        GpuCommand::Readmit { gpu, force } => {
+            let path = if force { "/readmit?force=true" } else { "/readmit" };
+            let view = cx.client.post(&gpu.path(path), &json!({})).await?;
             told(cx, &view, "back in use")
         }
     }
@@ -171,10 +178,23 @@ fn rows(gpus: &[GpuView], colored: bool) -> String {
             gpu.driver.clone(),
             gpu.state.clone(),
             gpu.vm.clone().unwrap_or_default(),
-            gpu.reasons.join("; "),
+            reasons(gpu),
         ]
     };
     table(&columns, gpus.iter().map(row).collect(), colored)
+}
+
+/// Why it cannot be had, since when, and what brings it back; else what is worth knowing.
+fn reasons(gpu: &GpuView) -> String {
+    let since = gpu.since.as_ref().map(|since| format!("since {}", day(since)));
+    let notes = gpu.notes.iter().map(|note| format!("note: {note}"));
+    let all = gpu.reasons.iter().cloned().chain(since).chain(gpu.remedy.iter().cloned()).chain(notes);
+    all.collect::<Vec<_>>().join("; ")
+}
+
+/// The day and the minute of a time of the wire.
+fn day(at: &str) -> String {
+    at.parse::<jiff::Timestamp>().map_or_else(|_| at.to_owned(), |at| at.strftime("%F %H:%M UTC").to_string())
 }
 
 fn shown(gpu: &GpuView) -> String {
@@ -193,6 +213,10 @@ fn shown(gpu: &GpuView) -> String {
         ("State", gpu.state.clone()),
         ("VM", gpu.vm.clone().unwrap_or_default()),
         ("Reasons", gpu.reasons.join("\n")),
+        ("Since", gpu.since.as_deref().map(day).unwrap_or_default()),
+        ("Brought back by", gpu.remedy.clone().unwrap_or_default()),
+        ("Notes", gpu.notes.join("\n")),
+        ("Sanitised", gpu.sanitised.clone().unwrap_or_default()),
         ("Mode", mode),
         ("To be divided", gpu.shape.clone()),
         ("MIG instances", gpu.instances.join(", ")),
@@ -264,6 +288,10 @@ mod tests {
             memory_mib: 81_920,
             state: "in-use".to_owned(),
             reasons: Vec::new(),
+            notes: Vec::new(),
+            since: None,
+            remedy: None,
+            sanitised: Some("reset (flr), 2027-01-15 08:00 UTC".to_owned()),
             vm: Some("train.ann".to_owned()),
             mode: "passthrough".to_owned(),
             is_kept: false,
@@ -306,7 +334,17 @@ mod tests {
             reasons: vec!["it is the boot display: the host's screen is on it".to_owned()],
             ..free.clone()
         };
-        insta::assert_snapshot!(rows(&[gpu(), blocked], false));
+        let sick = GpuView {
+            address: "0000:43:00.0".to_owned(),
+            state: "withheld".to_owned(),
+            reasons: vec!["Xid 79: GPU has fallen off the bus.".to_owned()],
+            since: Some("2027-01-15T08:00:12.5Z".to_owned()),
+            remedy: Some("gvm gpu readmit 0000:43:00.0".to_owned()),
+            ..free.clone()
+        };
+        let noted =
+            GpuView { address: "0000:44:00.0".to_owned(), notes: vec!["Xid 31: MMU Fault".to_owned()], ..free.clone() };
+        insta::assert_snapshot!(rows(&[gpu(), blocked, sick, noted], false));
         insta::assert_snapshot!(shown(&gpu()));
     }
 

@@ -66,6 +66,14 @@ pub enum HelperCommand {
         /// The card
         card: PciAddress,
     },
+    /// Reset a function that is with VFIO and that nobody has open
+    ResetFunction {
+        /// Where, and how long
+        #[command(flatten)]
+        place: Place,
+        /// The function
+        function: PciAddress,
+    },
     /// Make a MIG instance
     MakeInstance(InstanceArgs),
     /// End a MIG instance
@@ -132,6 +140,7 @@ impl HelperCommand {
                 (place, Job::Shape(ShapeJob::MigMode { card: *card, is_on: mode == "on" }))
             }
             Self::Reset { place, card } => (place, Job::Shape(ShapeJob::Reset { card: *card })),
+            Self::ResetFunction { place, function } => (place, Job::ResetFunction(*function)),
             Self::MakeInstance(InstanceArgs { place, card, instance }) => {
                 (place, Job::Shape(ShapeJob::MakeInstance { card: *card, instance: *instance }))
             }

@@ -47,10 +47,10 @@ const MAX_OUTPUT: u64 = 1 << 20;
 /// What is needed for changing drivers.
 #[derive(Debug)]
 pub(super) struct Claims {
-    options: GpuOptions,
-    files: Files,
+    pub(super) options: GpuOptions,
+    pub(super) files: Files,
     pub(super) flights: Arc<Flights>,
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     /// The search through all processes, which is no slot's.
     holders: Lane,
 }
@@ -162,7 +162,7 @@ impl Claims {
     }
 
     /// Looks once for what an earlier manager left.
-    async fn adopt(&self) -> Result<(), NoAnswer> {
+    pub(super) async fn adopt(&self) -> Result<(), NoAnswer> {
         if self.flights.is_adopted() {
             return Ok(());
         }
@@ -180,7 +180,13 @@ impl Claims {
     }
 
     /// Runs the helper, with a deadline for each function.
-    async fn help(&self, taken: &Taken, verb: &str, words: Vec<String>, patience: Duration) -> Result<(), BindError> {
+    pub(super) async fn help(
+        &self,
+        taken: &Taken,
+        verb: &str,
+        words: Vec<String>,
+        patience: Duration,
+    ) -> Result<(), BindError> {
         let cannot = |error: std::io::Error| BindError::Transient(format!("the helper cannot be run: {error}"));
         let arguments = self.arguments(verb, words, patience);
         let mut call = ChildCall::new(&self.options.helper, patience).args(arguments);

@@ -3,6 +3,7 @@
 //! A clone is the same host: it lives on when a manager is dropped, as cards do when one crashes.
 
 mod change;
+mod health;
 mod shape;
 mod vgpu;
 
@@ -14,8 +15,10 @@ use async_trait::async_trait;
 use tokio::sync::watch;
 
 use super::sysfs::slot;
-use super::{BindError, GpuBackend, GpuError};
+use super::{BindError, GpuBackend, GpuError, LogBatch};
 use crate::model::card::function::{FunctionState, Restore};
+use crate::model::card::history::{SanitiseJob, SanitiseMethod};
+use crate::model::card::kernel_log::KernelRecord;
 use crate::model::card::shape::ShapeJob;
 use crate::model::card::vgpu::VgpuJob;
 use crate::model::card::{Discovery, Holder, NvmlFacts};
@@ -51,6 +54,10 @@ struct State {
     nvml: BTreeMap<PciAddress, NvmlFacts>,
     binds: BTreeMap<PciAddress, usize>,
     restores: BTreeMap<PciAddress, usize>,
+    log: Vec<KernelRecord>,
+    is_log_hidden: bool,
+    next_sanitise: Option<BindError>,
+    sanitised: Vec<SanitiseJob>,
     /// Changes that are under way.
     changing: BTreeSet<PciAddress>,
 }
@@ -229,5 +236,14 @@ impl GpuBackend for FakeGpus {
     async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError> {
         let _changing = self.begin(vec![job.card()]).await?;
         self.state().reshape(job)
+    }
+
+    async fn sanitise(&self, job: &SanitiseJob) -> Result<SanitiseMethod, BindError> {
+        let _changing = self.begin(vec![job.card]).await?;
+        self.state().sanitise(job)
+    }
+
+    async fn kernel_log(&self, after: Option<u64>) -> Result<LogBatch, String> {
+        self.state().log_after(after)
     }
 }

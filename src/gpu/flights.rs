@@ -200,7 +200,19 @@ fn leftovers(root: &Path) -> Vec<(Process, BTreeSet<PciAddress>)> {
 /// The slots on a helper's command line, where it is one.
 fn slots_of(root: &Path, command_line: &[u8]) -> Option<BTreeSet<PciAddress>> {
     let mut words = command_line.split(|byte| *byte == 0).filter_map(|word| std::str::from_utf8(word).ok()).skip(1);
-    if words.next()? != "helper" || !matches!(words.next()?, "bind" | "restore" | "make-vgpu" | "remove-vgpu") {
+    let verbs = [
+        "bind",
+        "restore",
+        "make-vgpu",
+        "remove-vgpu",
+        "reset-function",
+        "set-functions",
+        "set-mig",
+        "reset",
+        "make-instance",
+        "remove-instance",
+    ];
+    if words.next()? != "helper" || !verbs.contains(&words.next()?) {
         return None;
     }
     let words: Vec<&str> = words.collect();
@@ -267,6 +279,7 @@ mod tests {
         let site = "0000:c8:00.4/c2177883-f1bb-47f0-914d-32a22e3a8804";
         assert_eq!(check(&format!("gvm helper make-vgpu --root / {site} A2-4Q")).unwrap(), ["0000:c8:00.0"]);
         assert_eq!(check("gvm helper remove-vgpu --root / 0000:c8:01.4 L40S-4Q").unwrap(), ["0000:c8:01.0"]);
+        assert_eq!(check("gvm helper reset-function --root / -- 0000:41:00.0").unwrap(), ["0000:41:00.0"]);
         for other in ["gvm serve", "gvm helper bind --root /x 0000:41:00.0", "gvm helper", "grep helper bind"] {
             assert_eq!(check(other), None, "{other}");
         }

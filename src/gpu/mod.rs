@@ -3,7 +3,9 @@
 //! ```text
 //!   manager --discover, functions--> [dyn GpuBackend] --> HostGpus   /sys, /proc and NVML
 //!           --bind, restore,                         --> fake.rs    in memory, with faults
-//!             vgpu, reshape -->
+//!             vgpu, reshape,
+//!             sanitise -->
+//!           --kernel_log-->                           kmsg: the kernel's log
 //!
 //!   HostGpus: sysfs --> cards --> nvml (if the NVIDIA driver has one) --> join by address
 //!                         \--> names (pci.ids) --> holders --> judged: mode, blockers
@@ -24,9 +26,11 @@ mod flights;
 mod function;
 mod holders;
 mod join;
+mod kmsg;
 mod lanes;
 mod names;
 mod nvml;
+mod sanitise;
 mod share;
 pub mod steps;
 mod sysfs;
@@ -43,12 +47,15 @@ use async_trait::async_trait;
 
 use self::claim::Claims;
 use self::files::Files;
+use self::kmsg::KernelLog;
 use self::lanes::NoAnswer;
 use self::nvml::NvmlReader;
 use self::uevent::Events;
 use self::worker::{NotBegun, Worker};
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::function::{DriverJob, FunctionState, Restore};
+use crate::model::card::history::{SanitiseJob, SanitiseMethod};
+use crate::model::card::kernel_log::KernelRecord;
 use crate::model::card::pci::PciIds;
 use crate::model::card::shape::ShapeJob;
 use crate::model::card::vgpu::VgpuJob;
@@ -118,6 +125,17 @@ pub enum BindError {
     Transient(String),
 }
 
+/// Records of the kernel's log, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogBatch {
+    /// They.
+    pub records: Vec<KernelRecord>,
+    /// True where more have come already.
+    pub has_more: bool,
+    /// True where the kernel had to overwrite some before they were read.
+    pub has_gap: bool,
+}
+
 /// The port: what the manager asks of cards.
 ///
 /// `bind` and `restore` do what is not done yet and can be repeated from wherever they were ended. They are told functions,
@@ -165,6 +183,21 @@ pub trait GpuBackend: Send + Sync + std::fmt::Debug {
     ///
     /// Where it must not be, or did not come to be; see [`BindError`].
     async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError>;
+
+    /// Sanitises a whole card that nobody has open, and says by what. Refused: it must not be reset as it is, so that the
+    /// reset at VFIO's close is all that it had.
+    ///
+    /// # Errors
+    ///
+    /// Where it must not be, or did not come to be; see [`BindError`].
+    async fn sanitise(&self, job: &SanitiseJob) -> Result<SanitiseMethod, BindError>;
+
+    /// Records of the kernel's log past this number that were not given yet. Comes back at once.
+    ///
+    /// # Errors
+    ///
+    /// In plain words, where the log cannot be read; the next call tries again.
+    async fn kernel_log(&self, after: Option<u64>) -> Result<LogBatch, String>;
 
     /// Waits until devices came, went or changed their drivers; for ever where nothing tells.
     async fn changed(&self) {
@@ -217,6 +250,7 @@ pub struct HostGpus {
     worker: Arc<Worker>,
     claims: Arc<Claims>,
     events: Events,
+    log: Arc<KernelLog>,
 }
 
 impl HostGpus {
@@ -225,7 +259,8 @@ impl HostGpus {
         let files = Files::below(&options.root);
         let nvml = NvmlReader::new(options.nvml.clone(), options.nvml_patience);
         let claims = Arc::new(Claims::new(options.clone()));
-        Self { options, files, nvml, worker: Arc::new(Worker::new("gvm-gpus")), claims, events: Events::default() }
+        let log = Arc::new(KernelLog::new(&options));
+        Self { options, files, nvml, worker: Arc::new(Worker::new("gvm-gpus")), claims, events: Events::default(), log }
     }
 
     /// Looks at all cards on this thread: for programs without a runtime. It blocks as long as the kernel does.
@@ -310,6 +345,16 @@ impl GpuBackend for HostGpus {
 
     async fn reshape(&self, job: &ShapeJob) -> Result<(), BindError> {
         self.claims.reshape(job).await
+    }
+
+    async fn sanitise(&self, job: &SanitiseJob) -> Result<SanitiseMethod, BindError> {
+        self.claims.sanitise(job).await
+    }
+
+    async fn kernel_log(&self, after: Option<u64>) -> Result<LogBatch, String> {
+        let mut batch = self.log.read()?;
+        batch.records.retain(|record| after.is_none_or(|after| record.sequence > after));
+        Ok(batch)
     }
 
     async fn changed(&self) {

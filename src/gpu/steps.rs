@@ -13,6 +13,7 @@
 //! wherever its last doing was ended.
 
 mod mig;
+mod reset;
 mod shape;
 mod vgpu;
 
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::reset::first_reset_method;
 use super::files::Files;
 use super::holders::{self, Nodes};
 use super::sysfs::Device;

@@ -8,6 +8,8 @@
 //!   steps.rs    EnsureGpuBound and ReleaseGpu of one machine
 //!   slices.rs   the same of its vGPUs; instances.rs of the MIG instances behind them
 //!   plug.rs     another request of a machine that exists; AttachGpu
+//!   health.rs   cards that fall ill, and how they come back
+//!   sanitise.rs what is done to a partition between two machines
 //!   change.rs   what an administrator decides of a card; what a crash left half done
 //!   layout.rs   all cards as a file says
 //!   shape.rs    dividing a card otherwise, and again after a restart of the host
@@ -17,11 +19,13 @@
 //! Who holds a card is in the store alone; what it is and who has it open is looked at anew each time.
 
 mod change;
+mod health;
 mod instances;
 mod layout;
 mod place;
 mod planners;
 mod plug;
+mod sanitise;
 mod shape;
 mod slices;
 mod steps;
@@ -39,12 +43,13 @@ use super::{Manager, ManagerError, Result, lock};
 use crate::gpu::GpuBackend;
 use crate::model::card::blockers::BlockerKind;
 use crate::model::card::{Card, CardFinding, Discovery, NvmlStatus};
+use crate::model::event::Outcome;
 use crate::model::gpu::GpuId;
 use crate::model::inventory::KnownGpu;
 use crate::model::pci::PciAddress;
 use crate::model::principal::User;
 use crate::plan::inventory::{Eyes, Recognised, SOMEBODY, recognise};
-use crate::store::{commit, gpus};
+use crate::store::{audit, commit, gpus};
 
 pub use self::change::{GpuChange, WantedMode};
 pub use self::layout::{LaidOut, LayoutOutcome, LayoutRequest};
@@ -112,6 +117,8 @@ pub(super) struct Gpus {
     planners: planners::Planners,
     /// Whether the cards are again what they were before the host restarted.
     are_restored: AtomicBool,
+    /// How far the kernel's log was taken in.
+    log: tokio::sync::Mutex<health::Log>,
     /// Whoever binds or restores a card holds its lock meanwhile.
     hands: Mutex<HashMap<GpuId, Arc<tokio::sync::Mutex<()>>>>,
 }
@@ -124,6 +131,7 @@ impl Gpus {
             looking: tokio::sync::Mutex::default(),
             planners: planners::Planners::default(),
             are_restored: AtomicBool::new(true),
+            log: tokio::sync::Mutex::default(),
             hands: Mutex::default(),
         }
     }
@@ -168,7 +176,11 @@ impl Manager {
         if !found.changed.is_empty() {
             found = self.remember(&discovery.cards, &boot_id, now).await?;
         }
-        let (findings, nvml, nvswitches) = (discovery.findings, discovery.nvml, discovery.nvswitches);
+        if self.heed(&found.entries).await {
+            found.entries = place::with_decisions(&found.entries, self.store.gpus().await?);
+        }
+        let (mut findings, nvml, nvswitches) = (discovery.findings, discovery.nvml, discovery.nvswitches);
+        findings.extend(self.gpus.log.lock().await.finding());
         let seen = Arc::new(Seen { at: now, begun, entries: found.entries, findings, nvml, nvswitches });
         *self.gpus.seen.write().unwrap_or_else(PoisonError::into_inner) = Some(seen.clone());
         Ok(seen)
@@ -181,9 +193,14 @@ impl Manager {
         let found = recognise(&known, cards, boot_id, now);
         for row in &found.changed {
             gpus::see(&mut tx, row).await?;
+            // Signs of an earlier boot have ended with it.
+            gpus::decide(&mut tx, &row.id, &gpus::Decision::History(Box::new(row.history.clone()))).await?;
             let before = known.iter().find(|before| before.id == row.id);
             match before {
                 Some(before) if before.withheld != row.withheld => {
+                    let end = Outcome::Success;
+                    let event = health::own_record("gpu.return", row, None, end, "the host was restarted");
+                    audit::begin(&mut tx, &event, None).await?;
                     gpus::decide(&mut tx, &row.id, &gpus::Decision::Withhold(row.withheld.clone())).await?;
                 }
                 Some(_) => {}

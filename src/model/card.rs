@@ -10,7 +10,9 @@
 
 pub mod blockers;
 pub mod function;
+pub mod history;
 pub mod identity;
+pub mod kernel_log;
 pub mod known;
 mod nvml;
 pub mod shape;
@@ -271,6 +273,8 @@ pub enum CardFindingKind {
     ManagedMissing,
     /// More devices than are looked at.
     TooMany,
+    /// The kernel's log cannot be read.
+    KernelLog,
 }
 
 /// Something about the host's cards that somebody should know.

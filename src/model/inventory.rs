@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::card::function::Restore;
+use super::card::history::GpuHistory;
 use super::card::identity::CardIdentity;
 use super::gpu::mig::Instance;
 use super::gpu::{GpuId, VgpuTypeName};
@@ -99,6 +100,9 @@ pub struct KnownGpu {
     pub former: Vec<Restore>,
     /// Kept out of use.
     pub withheld: Option<Withheld>,
+    /// What became of it that cannot be seen.
+    #[serde(default)]
+    pub history: GpuHistory,
     /// When it was last seen; to the minute, so that most looks write nothing.
     pub seen_at: Timestamp,
 }

@@ -12,6 +12,7 @@ mod basics;
 mod cards;
 mod passthrough;
 pub mod profile;
+mod sick;
 mod upkeep;
 
 use std::net::SocketAddr;
@@ -22,7 +23,7 @@ use crate::model::network::NetworkSpec;
 use crate::plan::inventory::Entry;
 
 /// The words of all checks, in the order in which they are told. `docs/runbook.md` explains each.
-pub const CHECKS: [&str; 42] = [
+pub const CHECKS: [&str; 43] = [
     "profile",
     "root",
     "kvm",
@@ -59,6 +60,7 @@ pub const CHECKS: [&str; 42] = [
     "nvml",
     "nvswitch",
     "gpu-holders",
+    "kernel-log",
     "gpu-managed",
     "gpu",
     "shape",

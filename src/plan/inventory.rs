@@ -17,10 +17,11 @@ use std::collections::{BTreeSet, HashSet};
 use jiff::{SignedDuration, Timestamp};
 
 use crate::model::card::blockers::{Blocker, BlockerKind};
+use crate::model::card::history::GpuHistory;
 use crate::model::card::identity::{CardIdentity, Whereabouts};
 use crate::model::card::vgpu::VgpuParent;
 use crate::model::card::{Card, CardMode, MemorySource};
-use crate::model::gpu::{Fabric, GpuDevice, GpuId, GpuMode, Service, VgpuTypeName};
+use crate::model::gpu::{Fabric, GpuDevice, GpuId, GpuMode, VgpuTypeName};
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::{GroupMember, PciAddress};
 use crate::model::units::Mib;
@@ -136,6 +137,7 @@ fn refreshed(row: &KnownGpu, card: &Card, cards: &[Card], boot_id: &str, now: Ti
     if matches!(&row.withheld, Some(Withheld::Stuck { boot_id: then, .. }) if then != boot_id) {
         row.withheld = None;
     }
+    row.history = row.history.in_boot(boot_id);
     row.vgpu_types = vgpu_types(card, cards, &row.vgpu_types);
     if now.duration_since(row.seen_at) >= SEEN_STEP {
         row.seen_at = now;
@@ -180,6 +182,7 @@ fn new_row(card: &Card, cards: &[Card], taken: &mut HashSet<GpuId>, now: Timesta
         own_instances: Vec::new(),
         former: Vec::new(),
         withheld: None,
+        history: GpuHistory::default(),
         seen_at: now,
     }
 }
@@ -254,11 +257,7 @@ fn device(
         bars: card.bars.clone(),
         fabric: if has(BlockerKind::NvSwitch) { Fabric::Nvswitch } else { Fabric::None },
         fabric_why: card.blockers.iter().find(|b| b.kind == BlockerKind::NvSwitch).map(|b| b.text.clone()),
-        service: match &row.withheld {
-            None => Service::Good,
-            Some(Withheld::Quarantined { why, .. }) => Service::Quarantined(why.clone()),
-            Some(Withheld::Stuck { why, .. }) => Service::Stuck(why.clone()),
-        },
+        service: super::health::service(row, card, is_leased),
         is_foreign: has(BlockerKind::Foreign),
         blocked: (!texts.is_empty()).then(|| texts.join("; ")),
     }
@@ -293,4 +292,4 @@ pub fn obstacles(card: &Card, mates: &HashSet<PciAddress>, own: Option<&str>) ->
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::plan) mod tests;

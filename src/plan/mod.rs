@@ -4,6 +4,7 @@ pub mod address;
 pub mod choose;
 pub mod doctor;
 pub mod fabric;
+pub mod health;
 pub mod inventory;
 pub mod layout;
 pub mod mig;

@@ -5,6 +5,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{Result, Store, StoreError, Write, count, get, int, json, time, to_json};
 use crate::model::card::function::Restore;
+use crate::model::card::history::GpuHistory;
 use crate::model::gpu::GpuId;
 use crate::model::gpu::mig::Instance;
 use crate::model::inventory::{KnownGpu, Shaped, Withheld};
@@ -29,6 +30,7 @@ fn known(row: &SqliteRow) -> Result<KnownGpu> {
             Some(_) => Some(json(row, "withheld")?),
             None => None,
         },
+        history: json(row, "health")?,
         seen_at: time(row, "seen_at")?,
     })
 }
@@ -96,6 +98,8 @@ pub enum Decision {
     OwnInstances(Vec<Instance>),
     /// Out of use, or back.
     Withhold(Option<Withheld>),
+    /// What became of it.
+    History(Box<GpuHistory>),
 }
 
 /// Writes a decision. True where the card is known.
@@ -120,6 +124,9 @@ pub async fn decide(tx: &mut Write, gpu: &GpuId, decision: &Decision) -> Result<
         Decision::Withhold(withheld) => {
             let withheld = withheld.as_ref().map(to_json);
             sqlx::query("UPDATE gpus SET withheld = $2 WHERE id = $1").bind(&gpu.0).bind(withheld)
+        }
+        Decision::History(history) => {
+            sqlx::query("UPDATE gpus SET health = $2 WHERE id = $1").bind(&gpu.0).bind(to_json(history))
         }
     };
     let done = query.execute(&mut **tx).await.map_err(StoreError::Sql)?;

@@ -21,6 +21,7 @@ fn all() -> Vec<Migration> {
         (2, "gpus", include_str!("../../migrations/0002_gpus.sql")),
         (3, "vgpu_types", include_str!("../../migrations/0003_vgpu_types.sql")),
         (4, "gpu_shape", include_str!("../../migrations/0004_gpu_shape.sql")),
+        (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
     ];
     numbered
         .into_iter()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use gvm::manager::Kind;
 use gvm::model::gpu::GpuRequest;
 use gvm::model::id::VmId;
-use gvm::store::{commit, leases, vms};
+use gvm::store::{commit, gpus, leases, vms};
 
 use crate::support::cards::host;
 use crate::support::world::{Life, World};
@@ -129,6 +129,10 @@ async fn free(life: &Life, vm: VmId) -> String {
     let mut tx = life.store.write().await.unwrap();
     leases::release(&mut tx, vm).await.unwrap();
     vms::forget(&mut tx, vm).await.unwrap();
+    // It was never taken, and this is no way in which a card is given back.
+    for row in gpus::read(&mut tx).await.unwrap() {
+        gpus::decide(&mut tx, &row.id, &gpus::Decision::History(Box::default())).await.unwrap();
+    }
     commit(tx).await.unwrap();
     "freed".to_owned()
 }

@@ -1,9 +1,11 @@
 //! Cards between machines: admission, taking, giving back, and what goes wrong with it. A real database, and cards and
 //! machines in memory.
 
+mod health;
 mod layout;
 mod mig;
 mod plug;
+mod sanitise;
 mod slices;
 
 use std::collections::HashMap;
@@ -188,8 +190,9 @@ async fn a_card_that_does_not_answer_after_a_stop_is_kept_out_of_use() {
     assert_eq!(life.store.vm(next).await.unwrap().unwrap().placement.gpus[0].address(), at(OTHER));
     let (_, text) = told(create(&life, "third", "1").await.unwrap_err());
     assert!(text.contains("kept out of use: no answer after its VM was done"), "{text}");
-    // Readmitted, it counts by what can be seen of it.
-    change(&life, CARD, GpuChange::Readmit).await.unwrap();
+    // Readmitted without a test, it counts by what can be seen of it.
+    assert_eq!(change(&life, CARD, GpuChange::Readmit).await.unwrap_err().kind, Kind::Conflict);
+    change(&life, CARD, GpuChange::ReadmitUntested).await.unwrap();
     assert_eq!(states(&life).await[CARD], GpuState::Blocked);
 }
 

@@ -7,6 +7,7 @@ mod e2e;
 mod gateway;
 mod gpu_claim;
 mod gpu_race;
+mod gpu_sanitise;
 mod gpus;
 mod house;
 mod hypervisor;

@@ -8,6 +8,7 @@ use crate::manager::create::Rehearsal;
 use crate::manager::gpus::{
     CardReport, Entry, GpuListing, GpuRow, LaidOut, LayoutOutcome, Lost, Offer, Report, Room, Slot, SlotUser,
 };
+use crate::model::card::history::Sanitised;
 use crate::model::card::{Card, CardMode, Health, NvmlStatus};
 use crate::model::gpu::GpuRequest;
 use crate::model::inventory::{KnownGpu, Shape};
@@ -45,7 +46,7 @@ fn shape(shape: &Shape) -> String {
 }
 
 pub fn view(row: GpuRow) -> GpuView {
-    let GpuRow { entry, state, reasons, vm } = row;
+    let GpuRow { entry, state, reasons, vm, notes, since, remedy } = row;
     let (known, card) = (entry.known.as_ref(), entry.card.as_ref());
     let memory = entry.memory().map_or(0, |memory| memory.0);
     let ids = card.map(|card| card.ids).or_else(|| known.map(|known| known.identity.ids));
@@ -62,6 +63,10 @@ pub fn view(row: GpuRow) -> GpuView {
         memory_mib: memory,
         state: state.word().to_owned(),
         reasons,
+        notes,
+        since: since.map(|at| at.to_string()),
+        remedy,
+        sanitised: known.and_then(|known| known.history.sanitised.as_ref()).map(sanitised),
         vm,
         mode: card.map(|card| mode(card.mode)).unwrap_or_default().to_owned(),
         is_kept: known.is_some_and(|known| known.is_kept),
@@ -98,6 +103,10 @@ pub fn view(row: GpuRow) -> GpuView {
         physical_function: card.and_then(|card| card.physfn).map(|address| address.to_string()),
         uuid: known.and_then(|known| known.identity.uuid.clone()),
     }
+}
+
+fn sanitised(end: &Sanitised) -> String {
+    format!("{}, {}", end.words(), end.at.strftime("%F %H:%M UTC"))
 }
 
 fn former(known: &KnownGpu) -> Vec<String> {

@@ -144,11 +144,25 @@ pub async fn withhold(
     change(&shared, &caller, "gpu.withhold", &gpu, parsed).await
 }
 
-/// Takes a card back into use.
-#[utoipa::path(post, path = "/v1/gpus/{gpu}/readmit", params(("gpu" = String, Path)),
-    responses((status = 200, body = GpuView), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
-pub async fn readmit(State(shared): State<Shared>, caller: Caller, Path(gpu): Path<String>) -> Done<GpuView> {
-    change(&shared, &caller, "gpu.readmit", &gpu, Ok(GpuChange::Readmit)).await
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+pub struct ReadmitQuery {
+    /// Without a self-test.
+    #[serde(default)]
+    force: bool,
+}
+
+/// Takes a card back into use, if it passes its self-test.
+#[utoipa::path(post, path = "/v1/gpus/{gpu}/readmit", params(("gpu" = String, Path), ReadmitQuery),
+    responses((status = 200, body = GpuView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn readmit(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(gpu): Path<String>,
+    Query(query): Query<ReadmitQuery>,
+) -> Done<GpuView> {
+    let wanted = if query.force { GpuChange::ReadmitUntested } else { GpuChange::Readmit };
+    change(&shared, &caller, "gpu.readmit", &gpu, Ok(wanted)).await
 }
 
 async fn change(

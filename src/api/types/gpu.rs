@@ -42,10 +42,22 @@ pub struct GpuView {
     pub pci_id: String,
     /// Memory, MiB; zero where not known.
     pub memory_mib: u64,
-    /// State word: free, claimed, in-use, sanitising, withheld, stuck, blocked, foreign, vf, gone.
+    /// State word: free, claimed, in-use, sanitising, draining, withheld, stuck, blocked, foreign, vf, gone.
     pub state: String,
     /// What speaks against handing it out, in plain words.
     pub reasons: Vec<String>,
+    /// Worth knowing, and no reason against it: an application's error, clocks that are held down.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    /// Since when it is out of service, where that was written down.
+    #[serde(default)]
+    pub since: Option<String>,
+    /// Commands that bring it back into service.
+    #[serde(default)]
+    pub remedy: Option<String>,
+    /// How it was sanitised last, and when.
+    #[serde(default)]
+    pub sanitised: Option<String>,
     /// The machine that has it, where the caller may know.
     pub vm: Option<String>,
     /// What it is used for at the moment: passthrough, vgpu, mig, host, unbound.

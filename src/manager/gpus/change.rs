@@ -5,6 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::super::{Manager, ManagerError, Result, error, hold};
+use super::health::SelfTest;
 use super::steps::{GivenBack, add_former, give_back, why, withhold, withhold_stuck};
 use crate::auth::policy::Permit;
 use crate::gpu::BindError;
@@ -52,8 +53,10 @@ pub enum GpuChange {
         /// Why, for those who look.
         why: String,
     },
-    /// It may be given to machines again.
+    /// It may be given to machines again, if it passes its self-test.
     Readmit,
+    /// The same without a test: for what an administrator knows better.
+    ReadmitUntested,
 }
 
 impl GpuChange {
@@ -61,7 +64,7 @@ impl GpuChange {
         match self {
             Self::Mode(_) => "gpu.mode",
             Self::Withhold { .. } => "gpu.withhold",
-            Self::Readmit => "gpu.readmit",
+            Self::Readmit | Self::ReadmitUntested => "gpu.readmit",
         }
     }
 }
@@ -110,10 +113,13 @@ impl Manager {
             }
             GpuChange::Withhold { why } => {
                 let withheld = Withheld::Quarantined { why: why.clone(), at: Timestamp::now() };
-                withhold(self, &row.id, withheld).await?;
+                let mut tx = self.store.write().await?;
+                gpus::decide(&mut tx, &row.id, &Decision::Withhold(Some(withheld))).await?;
+                commit(tx).await?;
                 format!("withheld: {why}")
             }
-            GpuChange::Readmit => self.readmit(&row).await?,
+            GpuChange::Readmit => self.readmit(&row, entry.card.as_ref(), SelfTest::Made).await?,
+            GpuChange::ReadmitUntested => self.readmit(&row, entry.card.as_ref(), SelfTest::LeftOut).await?,
         };
         self.record_gpu(permit, change.action(), &row, detail).await?;
         self.look_at_gpus().await.map(|_| ())
@@ -206,19 +212,6 @@ impl Manager {
         }
     }
 
-    async fn readmit(&self, row: &KnownGpu) -> Result<String> {
-        if let Some(Withheld::Stuck { why, boot_id, .. }) = &row.withheld
-            && *boot_id == self.host().boot_id
-        {
-            let message = format!("GPU {} hangs in the kernel: {why}", row.identity.address);
-            return Err(ManagerError::conflict(message).hint("only a restart of the host helps"));
-        }
-        let mut tx = self.store.write().await?;
-        gpus::decide(&mut tx, &row.id, &Decision::Withhold(None)).await?;
-        commit(tx).await?;
-        Ok("readmitted".to_owned())
-    }
-
     pub(super) async fn must_be_free(&self, row: &KnownGpu) -> Result<()> {
         let mut tx = self.store.write().await?;
         must_be_free(&mut tx, row).await
@@ -263,7 +256,7 @@ impl Manager {
 
     async fn tidy(&self, entry: &Entry) -> Result<()> {
         let Some(card) = &entry.card else { return Ok(()) };
-        if entry.known.as_ref().is_none_or(|row| row.former.is_empty()) {
+        if entry.known.as_ref().is_none_or(|row| row.former.is_empty() && row.history.used_by.is_none()) {
             return Ok(());
         }
         let _hands = self.gpus.hands_on(&entry.id).await;
@@ -271,11 +264,13 @@ impl Manager {
         let rows = self.store.gpus().await?;
         let Some(row) = rows.into_iter().find(|row| row.id == entry.id) else { return Ok(()) };
         let is_held = self.store.leases().await?.iter().any(|lease| *lease.partition.gpu() == row.id);
-        if is_held || row.is_kept || row.former.is_empty() || row.withheld.is_some() {
+        let is_left = row.history.used_by.is_some() || !row.is_kept && !row.former.is_empty();
+        if is_held || row.withheld.is_some() || !is_left {
             return Ok(());
         }
-        tracing::info!(gpu = %row.id, "nobody holds this GPU: giving it back to its driver");
+        tracing::info!(gpu = %row.id, "nobody holds this GPU: sanitised where it was used, and back to its driver");
         match give_back(self, &row, &functions_of(card)).await {
+            Ok(GivenBack::Well) if row.is_kept => Ok(()),
             Ok(GivenBack::Well) => {
                 let mut tx = self.store.write().await?;
                 must_be_free(&mut tx, &row).await?;

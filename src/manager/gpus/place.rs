@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::super::{Kind, Manager, ManagerError, Result};
-use super::Seen;
 use super::planners::Planners;
+use super::{Seen, sanitise};
 use crate::model::card::Card;
 use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
 use crate::model::id::{LeaseId, UserId, VmId};
@@ -215,8 +215,12 @@ impl Manager {
         // What it held and is still bound is given back by the next tidying: nobody holds it, and what its drivers were
         // is on the card's own row.
         leases::release(tx, vm.id).await?;
+        let own = sanitise::lend(tx, vm.id).await?;
         let table = self.gpu_table(tx, seen, user).await?;
         let chosen = self.pick_gpus(&table, &vm.spec)?;
+        for gpu in &own {
+            sanitise::mark_used(tx, gpu, vm.id).await?;
+        }
         (vm.placement.gpus, vm.placement.mmio64) = (chosen.partitions, chosen.mmio64);
         write_leases(tx, vm.id, vm.generation, &vm.placement.gpus).await
     }
@@ -290,6 +294,9 @@ pub(in crate::manager) async fn write_leases(
             state: LeaseState::Claimed,
         };
         leases::claim(tx, &lease).await?;
+        if partition.vgpu().is_none() {
+            sanitise::mark_used(tx, partition.gpu(), vm).await?;
+        }
     }
     Ok(())
 }

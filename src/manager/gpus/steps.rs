@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, hold};
-use super::slices;
+use super::{health, sanitise, slices};
 use crate::gpu::BindError;
 use crate::host::{HostRoot, facts};
 use crate::model::card::Card;
@@ -99,6 +99,12 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         if let Some(withheld) = &row.withheld {
             return Err(last(step, format!("GPU {bdf} is out of service: {}", why(withheld))));
         }
+        if let Some(why) = crate::plan::health::refusal(row, card) {
+            return Err(last(
+                step,
+                format!("GPU {bdf} is out of service: {why}. Start the VM again to be given another"),
+            ));
+        }
         let obstacles = obstacles(card, &mates, Some(&vm.domain_name()));
         if !obstacles.is_empty() {
             return Err(Failure::new(step, format!("GPU {bdf} cannot be taken: {}", obstacles.join("; "))));
@@ -109,6 +115,12 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
         cards.push((partition, card));
     }
     for partition in vm.placement.gpus.iter().filter(|partition| partition.vgpu().is_some()) {
+        let refusal = seen.card(partition.gpu()).and_then(|(row, card)| crate::plan::health::refusal(row, card));
+        if let Some(why) = refusal {
+            let message =
+                format!("GPU {} is out of service: {why}. Start the VM again to be given another", partition.gpu());
+            return Err(last(step, message));
+        }
         slices::ensure_made(manager, vm, &seen, partition, step).await?;
         hold::point("vgpu-made").await;
     }
@@ -195,6 +207,7 @@ async fn record_former(manager: &Manager, vm: &Vm, gpu: &GpuId, card: &Card, ste
         return Err(transient(step, format!("the lease of GPU {} has ended", card.address)));
     }
     add_former(&mut tx, gpu, &states).await.map_err(on_store)?;
+    sanitise::mark_used(&mut tx, gpu, vm.id).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)
 }
 
@@ -249,9 +262,9 @@ pub(super) async fn withhold_stuck(manager: &Manager, gpu: &GpuId, why: &str) ->
 }
 
 pub(super) async fn withhold(manager: &Manager, gpu: &GpuId, withheld: Withheld) -> crate::store::Result<()> {
-    tracing::error!(%gpu, why = why(&withheld), "a GPU is kept out of use");
     let mut tx = manager.store.write().await?;
-    gpus::decide(&mut tx, gpu, &Decision::Withhold(Some(withheld))).await?;
+    let Some(row) = gpus::read(&mut tx).await?.into_iter().find(|row| row.id == *gpu) else { return Ok(()) };
+    health::take_out(&mut tx, &row, None, withheld).await?;
     commit(tx).await
 }
 
@@ -275,6 +288,9 @@ pub(super) async fn give_back(
     let states = backend.functions(functions).await.map_err(|e| e.to_string())?;
     if let Some(open) = states.iter().find(|state| state.is_open == Some(true)) {
         return Err(format!("somebody still has {} open", open.address));
+    }
+    if let Some(withheld) = sanitise::ensure(manager, &row.id, &states).await? {
+        return Ok(GivenBack::Withheld(withheld));
     }
     let is_there = |address: PciAddress| states.iter().any(|state| state.address == address && state.is_there);
     let wanted: Vec<Restore> = row.former.iter().filter(|former| is_there(former.address)).cloned().collect();
@@ -339,24 +355,30 @@ async fn finish_release(manager: &Manager, vm: &Vm, ends: &[(GpuId, GivenBack)])
     let known = gpus::read(&mut tx).await?;
     let held = leases::read(&mut tx).await?;
     for (gpu, end) in ends {
-        let is_kept = known.iter().any(|row| row.id == *gpu && row.is_kept);
+        let Some(row) = known.iter().find(|row| row.id == *gpu) else { continue };
         // Its lease ended meanwhile, and what is written down of the card may be of whoever has it by now.
-        let is_ours = held.iter().any(|lease| lease.vm == vm.id && lease.partition.gpu() == gpu);
+        let ours = held.iter().find(|lease| lease.vm == vm.id && lease.partition.gpu() == gpu);
+        if ours.is_some_and(|lease| lease.partition.vgpu().is_some()) {
+            sanitise::record_slice(&mut tx, row, vm.id, end).await?;
+        }
         match end {
-            GivenBack::Well if is_kept || !is_ours => {}
+            GivenBack::Well if row.is_kept || ours.is_none() => {}
             GivenBack::Well => {
                 gpus::decide(&mut tx, gpu, &Decision::Former(Vec::new())).await?;
             }
             GivenBack::Withheld(withheld) => {
-                tracing::error!(%gpu, vm = %vm.id, why = why(withheld), "a GPU is kept out of use");
                 manager.watch.tell(vm, "gpu", format!("GPU {gpu} is kept out of use: {}", why(withheld)));
-                gpus::decide(&mut tx, gpu, &Decision::Withhold(Some(withheld.clone()))).await?;
+                health::take_out(&mut tx, row, Some(vm.id), withheld.clone()).await?;
             }
         }
     }
     // Wanted again meanwhile: the leases stay, and the cards are taken anew.
     if fresh.desired.is_up() {
         leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await?;
+        let again = fresh.placement.gpus.iter().filter(|partition| partition.vgpu().is_none());
+        for partition in again {
+            sanitise::mark_used(&mut tx, partition.gpu(), vm.id).await?;
+        }
     } else {
         leases::release(&mut tx, vm.id).await?;
         fresh.placement.gpus.clear();

@@ -14,6 +14,7 @@ use crate::model::card::{CardFinding, NvmlStatus};
 use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Service};
 use crate::model::id::VmId;
 use crate::model::pci::PciAddress;
+use crate::plan::health;
 use crate::plan::inventory::{Entry, Eyes};
 use crate::plan::place::{Offer, offers};
 use crate::plan::shape::{Next, Target, next};
@@ -32,6 +33,8 @@ pub enum GpuState {
     InUse,
     /// It is being given back.
     Sanitising,
+    /// It wants a reset, or cannot say how it is: nobody is given it anew.
+    Draining,
     /// Kept out of use by decision.
     Withheld,
     /// The kernel does not let go of it.
@@ -55,6 +58,7 @@ impl GpuState {
             Self::Claimed => "claimed",
             Self::InUse => "in-use",
             Self::Sanitising => "sanitising",
+            Self::Draining => "draining",
             Self::Withheld => "withheld",
             Self::Stuck => "stuck",
             Self::Blocked => "blocked",
@@ -76,6 +80,12 @@ pub struct GpuRow {
     pub reasons: Vec<String>,
     /// Who has it: name and owner, where they may be told.
     pub vm: Option<String>,
+    /// Worth knowing, and no reason against it.
+    pub notes: Vec<String>,
+    /// Since when it is out of service, where that was written down.
+    pub since: Option<Timestamp>,
+    /// What brings it back into service.
+    pub remedy: Option<String>,
 }
 
 /// All cards, with what should be known besides.
@@ -217,10 +227,17 @@ fn row(
             card.blockers.clear();
         }
     }
+    let is_left = entry.known.as_ref().is_some_and(|row| row.history.used_by.is_some()) && lease.is_none();
     let service = match device.map(|device| &device.service) {
-        Some(Service::Quarantined(why) | Service::Draining(why)) => Some((GpuState::Withheld, why)),
+        Some(Service::Quarantined(why)) => Some((GpuState::Withheld, why)),
+        Some(Service::Draining(why)) if is_left => Some((GpuState::Sanitising, why)),
+        Some(Service::Draining(why)) => Some((GpuState::Draining, why)),
         Some(Service::Stuck(why)) => Some((GpuState::Stuck, why)),
         Some(Service::Good | Service::Noted(_)) | None => None,
+    };
+    let notes = match device.map(|device| &device.service) {
+        Some(Service::Noted(why)) => vec![why.clone()],
+        _ => Vec::new(),
     };
     reasons.extend(service.iter().map(|(_, why)| (*why).clone()));
     let state = match (lease.map(|lease| lease.state), device) {
@@ -239,5 +256,8 @@ fn row(
             None => GpuState::Blocked,
         },
     };
-    GpuRow { entry, state, reasons, vm: lease.and_then(|lease| names.get(&lease.vm).cloned()) }
+    let vm = lease.and_then(|lease| names.get(&lease.vm).cloned());
+    let since = entry.known.as_ref().and_then(health::since);
+    let remedy = entry.known.as_ref().and_then(|row| health::remedy(row, entry.card.as_ref()));
+    GpuRow { entry, state, reasons, vm, notes, since, remedy }
 }

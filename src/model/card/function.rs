@@ -129,6 +129,8 @@ pub enum HelperJob {
     Vgpu(VgpuJob),
     /// A card changes its shape.
     Shape(ShapeJob),
+    /// A function is reset between two machines.
+    ResetFunction(PciAddress),
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use crate::model::card::pci::Vendor;
 use crate::model::card::{Card, CardFinding, CardFindingKind, Discovery, NvmlStatus};
 use crate::model::host::HostFacts;
 use crate::model::inventory::Withheld;
+use crate::plan::health::is_out;
 use crate::plan::inventory::Entry;
 
 /// How many there are, and how many can be had.
@@ -72,6 +73,12 @@ fn general(finding: &CardFinding, patient: &Patient<'_>) -> Option<Finding> {
             Level::Warn,
             "fuser -v /dev/nvidia* /dev/dri/* /dev/vfio/*; id -u  # gvm is to run as root".to_owned(),
         ),
+        CardFindingKind::KernelLog => (
+            "kernel-log",
+            Level::Warn,
+            "systemctl show gvm -p CapabilityBoundingSet  # the manager needs CAP_SYSLOG, and no ProtectKernelLogs"
+                .to_owned(),
+        ),
         CardFindingKind::ManagedMissing => (
             "gpu-managed",
             Level::Warn,
@@ -107,8 +114,7 @@ pub(super) fn each(patient: &Patient<'_>) -> Vec<Finding> {
 
 fn is_withheld(patient: &Patient<'_>, card: &Card) -> bool {
     let is_it = |entry: &&Entry| entry.card.as_ref().is_some_and(|other| other.address == card.address);
-    let entry = patient.known_gpus.iter().find(is_it).and_then(|entry| entry.known.as_ref());
-    entry.is_some_and(|known| known.withheld.is_some())
+    patient.known_gpus.iter().find(is_it).is_some_and(is_out)
 }
 
 /// Cards that are kept out of use or are gone, which cannot be seen by looking at what is there.
@@ -139,7 +145,7 @@ fn decision(entry: &Entry) -> Option<Finding> {
             format!("{name} was here once and is gone"),
             "lspci -nn | grep -iE 'vga|3d|display'; dmesg | grep -iE 'pcieport|aer'",
         )),
-        (None, Some(_)) => None,
+        (None, Some(_)) => super::sick::seen(entry),
     }
 }
 

@@ -1,17 +1,18 @@
 use super::*;
 use crate::model::card::function::Restore;
 use crate::model::card::{CardMemory, Health, Holder, NvmlFacts};
+use crate::model::gpu::Service;
 use crate::model::pci::{Function, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor};
 
 fn at(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
-fn now(hours: i64) -> Timestamp {
+pub(in crate::plan) fn now(hours: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000 + hours * 3600).unwrap()
 }
 
-fn card(address: &str, uuid: Option<&str>) -> Card {
+pub(in crate::plan) fn card(address: &str, uuid: Option<&str>) -> Card {
     let address = at(address);
     let nvml = uuid.map(|uuid| NvmlFacts {
         uuid: Some(uuid.to_owned()),

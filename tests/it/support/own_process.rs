@@ -50,6 +50,17 @@ pub fn run(here: &str, body: impl FnOnce()) {
     run_child(Command::new(this_binary()), test);
 }
 
+/// The same with these values in its environment.
+pub fn run_with(here: &str, env: &[(&str, &str)], body: impl FnOnce()) {
+    let test = test_of(here);
+    if is_child_of(test) {
+        return body();
+    }
+    let mut command = Command::new(this_binary());
+    command.envs(env.iter().copied());
+    run_child(command, test);
+}
+
 /// See [`in_private_host!`].
 pub fn run_in_host(here: &str, body: impl FnOnce()) {
     let test = test_of(here);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use gvm::auth::policy::{self, Action, Permit};
 use gvm::config::Config;
+use gvm::gpu::GpuBackend;
 use gvm::gpu::fake::FakeGpus;
 use gvm::hypervisor::fake::FakeHypervisor;
 use gvm::manager::create::CreateRequest;
@@ -81,17 +82,26 @@ impl World {
 
     /// The same on a host that differs from the usual one.
     pub async fn live_with(&self, edit: impl FnOnce(&mut ThisHost)) -> Life {
-        self.begin(edit).await.0
+        self.begin(edit, Arc::new(self.gpus.clone())).await.0
     }
 
     /// The same with its reconciler running.
     pub async fn live_running(&self) -> Life {
-        let (life, woken) = self.begin(|_| {}).await;
+        let (life, woken) = self.begin(|_| {}, Arc::new(self.gpus.clone())).await;
         tokio::spawn(reconciler::run(life.manager.clone(), woken));
         life
     }
 
-    async fn begin(&self, edit: impl FnOnce(&mut ThisHost)) -> (Life, tokio::sync::mpsc::Receiver<VmId>) {
+    /// The same with other cards than the fake's.
+    pub async fn live_on(&self, gpus: Arc<dyn GpuBackend>) -> Life {
+        self.begin(|_| {}, gpus).await.0
+    }
+
+    async fn begin(
+        &self,
+        edit: impl FnOnce(&mut ThisHost),
+        gpus: Arc<dyn GpuBackend>,
+    ) -> (Life, tokio::sync::mpsc::Receiver<VmId>) {
         let store = Store::open(&self.state_dir().join("gvm.db")).await.unwrap();
         let mut facts = ThisHost {
             id: HostId::generate(),
@@ -101,7 +111,6 @@ impl World {
         };
         edit(&mut facts);
         let stop = CancellationToken::new();
-        let gpus = Arc::new(self.gpus.clone());
         let (manager, woken) =
             Manager::new(self.config.clone(), store.clone(), self.fake.clone(), gpus, facts, stop.clone());
         let user = store.ensure_user(UID, &"eve".parse().unwrap(), Role::Member, Timestamp::now()).await.unwrap();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use super::sysfs::slot;
 use super::{BindError, GpuBackend, GpuError};
@@ -44,6 +45,8 @@ struct State {
     stuck: BTreeSet<PciAddress>,
     lost_at_restore: BTreeSet<PciAddress>,
     next_vgpu: Option<BindError>,
+    /// Mediated devices that somebody has open.
+    open_mdevs: BTreeSet<Uuid>,
     /// What NVML knows again when a card comes back from VFIO.
     nvml: BTreeMap<PciAddress, NvmlFacts>,
     binds: BTreeMap<PciAddress, usize>,

@@ -3,6 +3,8 @@
 //! A function carries one vGPU, a card without virtual functions several. Those that share a card by time are of one
 //! size. A function that has a type lists no others; the others list what the memory that is left allows.
 
+use uuid::Uuid;
+
 use super::State;
 use crate::gpu::BindError;
 use crate::model::card::vgpu::{MadeVgpu, OfferedType, VgpuFramework, VgpuJob, VgpuParent, VgpuSite};
@@ -34,8 +36,12 @@ impl State {
             return Err(error);
         }
         self.hang_if_stuck(&[parent])?;
-        if !is_make {
-            self.refuse_if_held(parent)?;
+        match uuid {
+            Some(uuid) if !is_make && self.open_mdevs.contains(&uuid) => {
+                return refused(format!("{parent}/{uuid} is in use"));
+            }
+            None if !is_make => self.refuse_if_held(parent)?,
+            _ => {}
         }
         let room = self.room(parent, name);
         let Some(card) = self.discovery.cards.iter_mut().find(|card| card.address == parent) else { return Ok(()) };
@@ -57,6 +63,7 @@ impl State {
             facts.made.retain(|made| made.uuid != uuid);
         }
         self.list(parent);
+        self.judge();
         Ok(())
     }
 
@@ -109,6 +116,18 @@ impl State {
     }
 }
 
+fn offered(framework: VgpuFramework, types: &[&str]) -> Vec<OfferedType> {
+    let offer = |(number, text): (usize, &&str)| {
+        let name = VgpuTypeName::parse(text)?;
+        let id = match framework {
+            VgpuFramework::Mdev => format!("nvidia-{}", 700 + number),
+            VgpuFramework::VendorVfio => (1100 + number).to_string(),
+        };
+        Some(OfferedType { id, name, available: 1, memory: None, most: None })
+    };
+    types.iter().enumerate().filter_map(offer).collect()
+}
+
 impl super::FakeGpus {
     /// The driver forgets all vGPUs, as it does when the host restarts.
     pub fn forget_vgpus(&self) {
@@ -121,18 +140,45 @@ impl super::FakeGpus {
             }
         }
         cards.iter().for_each(|card| state.list(*card));
+        state.judge();
+    }
+
+    /// A process has the mediated device open.
+    pub fn open_mdev(&self, uuid: Uuid) {
+        self.state().open_mdevs.insert(uuid);
+    }
+
+    /// Nobody has mediated devices open any more.
+    pub fn close_mdevs(&self) {
+        self.state().open_mdevs.clear();
+    }
+
+    /// A card without virtual functions carries mediated devices of these types itself.
+    pub fn mediate(&self, card: PciAddress, types: &[&str]) {
+        let mut state = self.state();
+        let offered = offered(VgpuFramework::Mdev, types);
+        let facts = VgpuParent { framework: VgpuFramework::Mdev, offered, made: Vec::new(), faults: Vec::new() };
+        for one in state.discovery.cards.iter_mut().filter(|one| one.address == card) {
+            one.vgpu = Some(facts.clone());
+        }
+        state.judge();
+        state.list(card);
     }
 
     /// Divides a card into virtual functions that offer these types: the vendor's VFIO. Their addresses follow the card's.
     pub fn divide(&self, card: PciAddress, functions: u8, types: &[&str]) {
+        self.divide_by(VgpuFramework::VendorVfio, card, functions, types);
+    }
+
+    /// The same, with a mediated device on each function.
+    pub fn divide_mediated(&self, card: PciAddress, functions: u8, types: &[&str]) {
+        self.divide_by(VgpuFramework::Mdev, card, functions, types);
+    }
+
+    fn divide_by(&self, framework: VgpuFramework, card: PciAddress, functions: u8, types: &[&str]) {
         let mut state = self.state();
         let Some(whole) = state.discovery.cards.iter().find(|one| one.address == card).cloned() else { return };
-        let offer = |(number, text): (usize, &&str)| {
-            let name = VgpuTypeName::parse(text)?;
-            let id = (1100 + number).to_string();
-            Some(OfferedType { id, name, available: 1, memory: None, most: None })
-        };
-        let offered: Vec<OfferedType> = types.iter().enumerate().filter_map(offer).collect();
+        let offered = offered(framework, types);
         let address = |number: u8| PciAddress { slot: card.slot + 1 + number / 8, function: number % 8, ..card };
         let count = u32::from(functions);
         for one in state.discovery.cards.iter_mut().filter(|one| one.address == card) {
@@ -140,7 +186,6 @@ impl super::FakeGpus {
         }
         for number in 0..functions {
             let address = address(number);
-            let framework = VgpuFramework::VendorVfio;
             let facts = VgpuParent { framework, offered: offered.clone(), made: Vec::new(), faults: Vec::new() };
             let function =
                 Card { address, physfn: Some(card), vgpu: Some(facts), nvml: None, iommu: None, ..whole.clone() };

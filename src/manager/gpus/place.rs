@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::super::{Kind, Manager, ManagerError, Result};
 use super::Seen;
 use crate::model::card::Card;
@@ -15,7 +17,7 @@ use crate::model::vm::{Generation, Vm, VmSpec};
 use crate::plan::choose::choose;
 use crate::plan::inventory::{Entry, Eyes, devices};
 use crate::plan::place::{Held, Holder, WhyNot};
-use crate::plan::vgpu::{self, Policy, Taken, VgpuHeld, VgpuPool};
+use crate::plan::vgpu::{self, Parent, Policy, Taken, VgpuHeld, VgpuPool};
 use crate::plan::window::{GuestCpu, Window, fits_empty_port};
 use crate::store::{Write, gpus, leases, vms};
 
@@ -70,7 +72,7 @@ impl Table {
 
     /// Picks.
     pub fn pick(&self, requests: &[GpuRequest]) -> std::result::Result<Vec<Partition>, WhyNot> {
-        choose(requests, &self.devices, &self.held, &self.pools, Policy::default())
+        choose(requests, &self.devices, &self.held, &self.pools, Policy::default(), Uuid::now_v7())
     }
 }
 
@@ -164,7 +166,9 @@ impl Manager {
                         .flat_map(|pool| &pool.parents);
                     let parent = parents.find(|parent| parent.address == site.parent && parent.fault.is_none());
                     let is_its = |taken: &Taken| taken.is_ours && taken.name.as_ref().is_none_or(|other| other == name);
-                    *bdf == device.bdf && parent.is_some_and(|parent| parent.taken.iter().any(is_its))
+                    // A stranger may have taken its place, where there is but one.
+                    let is_alone = |parent: &Parent| !parent.is_single || parent.taken.len() == 1;
+                    *bdf == device.bdf && parent.is_some_and(|it| it.taken.iter().any(is_its) && is_alone(it))
                 }
             };
             device.is_some_and(|device| is_there(device) && matches!(device.service, Service::Good | Service::Noted(_)))

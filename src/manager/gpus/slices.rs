@@ -71,8 +71,13 @@ pub(super) async fn take_away(
     let backend = &manager.gpus.backend;
     let states = backend.functions(&[site.parent]).await.map_err(|e| e.to_string())?;
     let Some(state) = states.first().filter(|state| state.is_there) else { return Ok(GivenBack::Well) };
-    if state.is_open == Some(true) {
-        return Err(format!("somebody still has {} open", site.parent));
+    let is_open = match site.uuid {
+        // Others of its parent may be in use.
+        Some(uuid) => state.open_mdevs.contains(&uuid),
+        None => state.is_open == Some(true),
+    };
+    if is_open {
+        return Err(format!("somebody still has {site} open"));
     }
     // Another's by now, or gone with a restart of the host.
     if !state.vgpus.iter().any(|made| is_it(made, site, name)) {

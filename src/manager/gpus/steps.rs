@@ -14,7 +14,7 @@ use crate::gpu::BindError;
 use crate::host::{HostRoot, facts};
 use crate::model::card::Card;
 use crate::model::card::function::{FunctionState, Restore};
-use crate::model::gpu::{GpuId, LeaseState, Partition};
+use crate::model::gpu::{GpuId, GpuLease, LeaseState, Partition};
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::PciAddress;
 use crate::model::state::Observed;
@@ -32,11 +32,11 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
     if leases.is_empty() {
         return Ok(GpuFacts::NoLease);
     }
-    let functions: Vec<PciAddress> = leases.iter().flat_map(|lease| lease.partition.functions()).collect();
     if let Observed::Defined(domain) = observed
         && observed.is_active()
     {
-        let has_all = functions.iter().all(|function| domain.hostdevs.contains(&function.to_string()));
+        let mut devices = leases.iter().flat_map(|lease| lease.partition.devices());
+        let has_all = devices.all(|device| domain.hostdevs.contains(&device.to_string()));
         match leases.iter().all(|lease| lease.state == LeaseState::Attached) {
             true if has_all => return Ok(GpuFacts::Attached),
             _ if has_all => return Ok(GpuFacts::Bound),
@@ -49,6 +49,12 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
         // What of them is still bound is not worth a look: taking them is repeatable.
         return Ok(GpuFacts::NotBound);
     }
+    // Of a mediated device that is the one that carries it.
+    let functions = |lease: &GpuLease| match lease.partition.vgpu() {
+        Some((site, _)) => vec![site.parent],
+        None => lease.partition.functions(),
+    };
+    let functions: Vec<PciAddress> = leases.iter().flat_map(functions).collect();
     let states = manager.gpus.backend.functions(&functions).await.map_err(|e| e.to_string())?;
     let is_taken = |partition: &Partition| match partition {
         Partition::Vgpu { .. } => slices::is_made(partition, &states),

@@ -9,6 +9,7 @@ use super::change::find;
 use super::place::{Reader, Table, with_decisions};
 use crate::auth::policy::Permit;
 use crate::model::card::blockers::BlockerKind;
+use crate::model::card::vgpu::{MadeVgpu, VgpuSite};
 use crate::model::card::{CardFinding, NvmlStatus};
 use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Service};
 use crate::model::id::VmId;
@@ -111,7 +112,8 @@ impl Manager {
             };
             let lease = leases.iter().find(is_its);
             let pool = table.pools.iter().find(|pool| pool.gpu == entry.id && entry.known.is_some());
-            row(entry, device, lease, pool, &names, reader.eyes)
+            let carried = carried(entry, &leases, &names);
+            row(entry, device, lease, pool, (&names, carried), reader.eyes)
         };
         Ok(GpuListing {
             at: seen.at,
@@ -166,12 +168,31 @@ impl Manager {
     }
 }
 
+/// What vGPUs a function carries; with whose they are, where one function has several.
+fn carried(entry: &Entry, leases: &[GpuLease], names: &HashMap<VmId, String>) -> Vec<String> {
+    let Some(card) = &entry.card else { return Vec::new() };
+    let words = |made: &MadeVgpu| {
+        let what = match &made.name {
+            Some(name) => format!("carries {name}"),
+            None => format!("carries a vGPU of type {}", made.type_id),
+        };
+        let site = VgpuSite { parent: card.address, uuid: made.uuid };
+        let is_its = |lease: &&GpuLease| lease.partition.vgpu().is_some_and(|(other, _)| other == site);
+        let lease = leases.iter().find(is_its).filter(|_| !card.is_vf());
+        match lease.and_then(|lease| names.get(&lease.vm)) {
+            Some(vm) => format!("{what} for VM {vm}"),
+            None => what,
+        }
+    };
+    card.vgpu.iter().flat_map(|facts| &facts.made).map(words).collect()
+}
+
 fn row(
     entry: &Entry,
     device: Option<&GpuDevice>,
     lease: Option<&GpuLease>,
     pool: Option<&VgpuPool>,
-    names: &HashMap<VmId, String>,
+    (names, carried): (&HashMap<VmId, String>, Vec<String>),
     eyes: Eyes,
 ) -> GpuRow {
     let mut entry = entry.clone();
@@ -182,11 +203,7 @@ fn row(
         let told = [BlockerKind::Foreign, BlockerKind::NvSwitch, BlockerKind::VirtualFunction];
         let more = card.blockers.iter().filter(|blocker| told.contains(&blocker.kind));
         reasons.extend(more.map(|blocker| blocker.text.clone()));
-        let vgpu = card.vgpu.as_ref().filter(|_| card.is_vf());
-        reasons.extend(vgpu.into_iter().flat_map(|facts| &facts.made).map(|made| match &made.name {
-            Some(name) => format!("carries {name}"),
-            None => format!("carries a vGPU of type {}", made.type_id),
-        }));
+        reasons.extend(carried);
         if eyes == Eyes::Member {
             card.holders.clear();
             card.blockers.clear();

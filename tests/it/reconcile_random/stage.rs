@@ -428,7 +428,7 @@ impl<F: Future> Future for Turns<F> {
     }
 }
 
-/// All functions of a lease.
+/// All devices of a lease.
 fn functions(lease: &GpuLease) -> Vec<String> {
-    lease.partition.functions().iter().map(ToString::to_string).collect()
+    lease.partition.devices().iter().map(ToString::to_string).collect()
 }

@@ -5,9 +5,9 @@ use uuid::Uuid;
 use super::State;
 use crate::gpu::BindError;
 use crate::gpu::sysfs::slot;
-use crate::model::card::vgpu::MadeVgpu;
 use crate::model::card::function::{FunctionState, Restore};
 use crate::model::card::pci::PciIds;
+use crate::model::card::vgpu::MadeVgpu;
 use crate::model::card::{Card, Health};
 use crate::model::gpu::PciAddress;
 

@@ -176,10 +176,12 @@ impl Steps<'_> {
 
     /// Waits until a mediated device is there and VFIO has it: without a group nobody can open it.
     fn await_mdev(&self, parent: PciAddress, uuid: Uuid, name: &VgpuTypeName, until: Instant) -> Result<(), StepError> {
-        let has = |file: &str| self.files.exists(&format!("{MDEVS}/{uuid}/{file}"));
+        let folder = format!("{MDEVS}/{uuid}");
+        let has_group = || self.files.link_name(&format!("{folder}/iommu_group")).is_some();
+        let has_node = || self.files.exists(&format!("{folder}/vfio-dev"));
         loop {
             let is_there = self.made(uuid).is_some();
-            if is_there && (has("iommu_group") || has("vfio-dev")) {
+            if is_there && (has_group() || has_node()) {
                 return Ok(());
             }
             if Instant::now() > until {

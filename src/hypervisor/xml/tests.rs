@@ -158,7 +158,11 @@ fn places(xml: &str, device: &str) -> Vec<String> {
 #[test]
 fn cards_move_neither_network_nor_disks() {
     let without = rendered(&usual());
-    for cards in [&["0000:41:00.0"][..], &[MDEV, "0000:41:00.0"], &["0000:41:00.0", "0000:42:00.0", "0000:81:00.0", "0000:82:00.0"]] {
+    for cards in [
+        &["0000:41:00.0"][..],
+        &[MDEV, "0000:41:00.0"],
+        &["0000:41:00.0", "0000:42:00.0", "0000:81:00.0", "0000:82:00.0"],
+    ] {
         let with = rendered(&gpus(cards));
         assert_eq!(places(&with, "interface"), places(&without, "interface"));
         assert_eq!(places(&with, "disk"), places(&without, "disk"));

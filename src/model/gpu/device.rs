@@ -87,7 +87,10 @@ mod tests {
             assert_eq!(serde_json::from_str::<HostDevice>(&format!("\"{text}\"")).unwrap(), device);
         }
         let address: PciAddress = "0000:41:00.0".parse().unwrap();
-        assert_eq!(serde_json::to_string(&address).unwrap(), serde_json::to_string(&HostDevice::from(address)).unwrap());
+        assert_eq!(
+            serde_json::to_string(&address).unwrap(),
+            serde_json::to_string(&HostDevice::from(address)).unwrap()
+        );
         assert!("0000:41:00".parse::<HostDevice>().is_err() && "".parse::<HostDevice>().is_err());
     }
 }

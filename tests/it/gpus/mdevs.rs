@@ -53,7 +53,11 @@ async fn a_machine_has_two_mediated_devices_and_they_are_gone_after_the_stop() {
     assert_eq!(life.settle(vm).await, begun);
     let uuids = names(&life, vm).await;
     assert_ne!(uuids[0], uuids[1]);
-    assert_eq!(devices(&world, vm), uuids.iter().map(ToString::to_string).collect::<Vec<_>>(), "in the order of leases");
+    assert_eq!(
+        devices(&world, vm),
+        uuids.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "in the order of leases"
+    );
     let mut there: Vec<Uuid> = made(&world, CARD).await.iter().map(|made| made.uuid.unwrap()).collect();
     let mut should = uuids.clone();
     (there.sort(), should.sort());
@@ -61,7 +65,7 @@ async fn a_machine_has_two_mediated_devices_and_they_are_gone_after_the_stop() {
     assert_eq!(drivers(&world, CARD).await, HOST, "the card stays with its driver");
     assert_eq!(states(&life).await[CARD], GpuState::Divided);
     let listing = life.manager.gpus(&life.permit(Action::GpuSee)).await.unwrap();
-    let carried = listing.rows[0].reasons.iter().filter(|reason| *reason == "carries A100D-20C for VM train.ana");
+    let carried = listing.rows[0].reasons.iter().filter(|reason| *reason == "carries A100D-20C for VM train.eve");
     assert_eq!(carried.count(), 2, "{:?}", listing.rows[0].reasons);
     // What is offered is what is left, and of one size.
     let left = offers(&life).await;
@@ -191,8 +195,10 @@ async fn a_strangers_mediated_device_is_counted_and_left_alone() {
 async fn what_is_open_waits_and_its_neighbours_do_not() {
     let world = mediated();
     let life = world.live().await;
-    let (one, other) =
-        (create(&life, "one", "vgpu:A100D-20C").await.unwrap(), create(&life, "other", "vgpu:A100D-20C").await.unwrap());
+    let (one, other) = (
+        create(&life, "one", "vgpu:A100D-20C").await.unwrap(),
+        create(&life, "other", "vgpu:A100D-20C").await.unwrap(),
+    );
     life.settle(one).await;
     life.settle(other).await;
     let held = names(&life, one).await[0];

@@ -54,7 +54,9 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
         Some((site, _)) => vec![site.parent],
         None => lease.partition.functions(),
     };
-    let functions: Vec<PciAddress> = leases.iter().flat_map(functions).collect();
+    let mut functions: Vec<PciAddress> = leases.iter().flat_map(functions).collect();
+    functions.sort_unstable();
+    functions.dedup();
     let states = manager.gpus.backend.functions(&functions).await.map_err(|e| e.to_string())?;
     let is_taken = |partition: &Partition| match partition {
         Partition::Vgpu { .. } => slices::is_made(partition, &states),

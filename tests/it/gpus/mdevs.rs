@@ -60,7 +60,8 @@ async fn a_machine_has_two_mediated_devices_and_they_are_gone_after_the_stop() {
     );
     let mut there: Vec<Uuid> = made(&world, CARD).await.iter().map(|made| made.uuid.unwrap()).collect();
     let mut should = uuids.clone();
-    (there.sort(), should.sort());
+    there.sort();
+    should.sort();
     assert_eq!(there, should);
     assert_eq!(drivers(&world, CARD).await, HOST, "the card stays with its driver");
     assert_eq!(states(&life).await[CARD], GpuState::Divided);

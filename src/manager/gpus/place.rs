@@ -149,7 +149,7 @@ impl Manager {
             return Err(ManagerError::conflict(message).hint(format!("gvm stop {0} && gvm start {0}", vm.name)));
         }
         if is_left {
-            leases::release(tx, vm.id).await?;
+            give_up(tx, &held).await?;
         }
         let held = if is_left { Vec::new() } else { held };
         let Some(seen) = seen else { return Ok(()) };
@@ -181,9 +181,7 @@ impl Manager {
             // Somebody started it by hand, without cards.
             vm.restart_requested = Some(vm.generation);
         }
-        // What it held and is still bound is given back by the next tidying: nobody holds it, and what its drivers were
-        // is on the card's own row.
-        leases::release(tx, vm.id).await?;
+        give_up(tx, &held).await?;
         let table = self.gpu_table(tx, seen, user).await?;
         let chosen = self.pick_gpus(&table, &vm.spec)?;
         (vm.placement.gpus, vm.placement.mmio64) = (chosen.partitions, chosen.mmio64);
@@ -234,6 +232,19 @@ impl Manager {
         }
         Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib), is_tight })
     }
+}
+
+/// Gives up what a machine that is off holds. A card that is still bound is given back by the next tidying: nobody holds
+/// it, and what its drivers were is on its own row. Of a vGPU nothing but its lease tells whose it is, so that one stays
+/// until the vGPU was taken away.
+async fn give_up(tx: &mut Write, held: &[GpuLease]) -> Result<()> {
+    for lease in held {
+        match lease.partition.vgpu() {
+            Some(_) => leases::set_state_of(tx, lease.id, LeaseState::Sanitising).await?,
+            None => leases::release_one(tx, lease.id).await?,
+        }
+    }
+    Ok(())
 }
 
 /// The entries of a look with what is decided by now.

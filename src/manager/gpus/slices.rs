@@ -8,13 +8,15 @@ use jiff::Timestamp;
 use super::super::Manager;
 use super::super::steps::{Done, Failure};
 use super::Seen;
-use super::steps::{GivenBack, last, transient, why, withhold_stuck};
+use super::steps::{GivenBack, last, transient, why, withhold, withhold_stuck};
 use crate::gpu::BindError;
 use crate::model::card::function::FunctionState;
 use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
-use crate::model::gpu::{Partition, VgpuTypeName};
-use crate::model::inventory::Withheld;
+use crate::model::gpu::{GpuLease, Partition, VgpuTypeName};
+use crate::model::id::VmId;
+use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::vm::Vm;
+use crate::store::{self, Write, commit, gpus, leases, vms};
 
 /// True where a function carries what the partition wants of it. A type that nobody can name is taken for it: only a
 /// lease of ours has it made.
@@ -60,6 +62,42 @@ pub(super) async fn ensure_made(
             Err(Failure::new(step, format!("{name} cannot be made: {why}")))
         }
     }
+}
+
+/// Takes away the vGPUs that a machine held and is not to have any more, and ends their leases.
+pub(super) async fn end_left(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
+    let on_store = |error| Failure::store(step, &error);
+    let mut tx = manager.store.write().await.map_err(on_store)?;
+    let leases = left(&mut tx, vm.id).await.map_err(on_store)?;
+    let rows = gpus::read(&mut tx).await.map_err(on_store)?;
+    drop(tx);
+    for lease in leases {
+        let gpu = lease.partition.gpu();
+        let _hands = manager.gpus.hands_on(gpu).await;
+        // What hangs in the kernel is gone with the next restart of the host.
+        let is_stuck = |row: &KnownGpu| row.id == *gpu && matches!(row.withheld, Some(Withheld::Stuck { .. }));
+        if let Some((site, name)) = lease.partition.vgpu().filter(|_| !rows.iter().any(is_stuck)) {
+            match take_away(manager, site, name).await.map_err(|why| transient(step, why))? {
+                GivenBack::Well => {}
+                GivenBack::Withheld(withheld) => withhold(manager, gpu, withheld).await.map_err(on_store)?,
+            }
+        }
+        let mut tx = manager.store.write().await.map_err(on_store)?;
+        // Its owner may have changed his mind meanwhile.
+        if left(&mut tx, vm.id).await.map_err(on_store)?.iter().any(|other| other.id == lease.id) {
+            leases::release_one(&mut tx, lease.id).await.map_err(on_store)?;
+        }
+        commit(tx).await.map_err(on_store)?;
+    }
+    Ok(())
+}
+
+/// Leases of a machine that its placement knows nothing of any more.
+async fn left(tx: &mut Write, vm: VmId) -> store::Result<Vec<GpuLease>> {
+    let Some(row) = vms::read(tx, vm).await? else { return Ok(Vec::new()) };
+    let mut leases = leases::read(tx).await?;
+    leases.retain(|lease| lease.vm == vm && !row.placement.gpus.contains(&lease.partition));
+    Ok(leases)
 }
 
 /// Takes away a vGPU that no machine uses any more; an error means: again later.

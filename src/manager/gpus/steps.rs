@@ -45,7 +45,8 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
             _ => {}
         }
     }
-    if leases.iter().any(|lease| lease.state == LeaseState::Sanitising) {
+    let is_left = |lease: &GpuLease| !vm.placement.gpus.contains(&lease.partition);
+    if leases.iter().any(|lease| lease.state == LeaseState::Sanitising || is_left(lease)) {
         // What of them is still bound is not worth a look: taking them is repeatable.
         return Ok(GpuFacts::NotBound);
     }
@@ -81,6 +82,10 @@ pub(super) fn last(step: &'static str, message: impl Into<String>) -> Failure {
 /// Takes the cards of a machine that is off, or into which they are to be plugged: everything is checked first, then
 /// recorded, then done.
 pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
+    slices::end_left(manager, vm, step).await?;
+    if vm.spec.gpus.is_empty() {
+        return Ok(());
+    }
     let leases = manager.store.leases_of(vm.id).await.map_err(|e| Failure::store(step, &e))?;
     if leases.is_empty() {
         return Err(last(step, "it holds no GPU any more; start it again to be given one"));

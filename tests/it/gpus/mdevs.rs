@@ -233,3 +233,51 @@ async fn a_mediated_device_is_plugged_into_a_running_machine() {
     life.settle(vm).await;
     assert!(made(&world, CARD).await.is_empty() && devices(&world, vm).is_empty());
 }
+
+/// Of a mediated device nothing but its lease tells whose it is: neither another request nor a card that is out of use
+/// makes a stranger's of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_machine_is_not_to_have_any_more_is_taken_away_before_its_start() {
+    let world = mediated();
+    world.gpus.show(gvm::model::card::Discovery {
+        cards: vec![card(CARD), card(OTHER)],
+        ..gvm::model::card::Discovery::default()
+    });
+    for address in [CARD, OTHER] {
+        world.gpus.mediate(at(address), &["A100D-40C"]);
+    }
+    let life = world.live().await;
+    let vm = create(&life, "train", "vgpu:A100D-40C").await.unwrap();
+    life.settle(vm).await;
+    let set = async |gpus: &[&str]| {
+        let gpus = Some(GpuRequest::parse_list(gpus).unwrap());
+        let request = gvm::manager::change::ChangeRequest { gpus, ..Default::default() };
+        let permit = life.manager.permit_vm(&life.member, Action::VmChange, &vm.to_string(), false).await.unwrap();
+        life.manager.change(&permit, request).await.unwrap();
+    };
+    // Off, and nothing given back yet.
+    let off = async || {
+        life.power(vm, Wanted::ForceStop).await.unwrap();
+        while world.fake.peek(vm).is_active() || life.store.vm(vm).await.unwrap().unwrap().started_at.is_some() {
+            reconciler::look(&life.manager, vm).await.unwrap();
+        }
+        assert!(!life.store.leases_of(vm).await.unwrap().is_empty() || made(&world, CARD).await.is_empty());
+    };
+    for gpus in [&[][..], &["vgpu:A100D-40C", "vgpu:A100D-40C"]] {
+        off().await;
+        set(gpus).await;
+        life.power(vm, Wanted::Start).await.unwrap();
+        life.settle(vm).await;
+        assert_eq!(life.state(vm).await, Some(VmState::Running), "{gpus:?}");
+        assert_eq!(made(&world, CARD).await.len(), gpus.len(), "{gpus:?}");
+        assert_eq!((life.store.leases().await.unwrap().len(), devices(&world, vm).len()), (gpus.len(), gpus.len()));
+    }
+    // Its card goes out of use: what is made there goes before the machine runs elsewhere.
+    off().await;
+    change(&life, CARD, GpuChange::Withhold { why: "noise".to_owned() }).await.unwrap();
+    life.power(vm, Wanted::Start).await.unwrap();
+    life.settle(vm).await;
+    assert_eq!(life.state(vm).await, Some(VmState::Running));
+    assert_eq!((made(&world, CARD).await.len(), made(&world, OTHER).await.len()), (0, 2));
+    assert_eq!(life.store.leases().await.unwrap().len(), 2);
+}

@@ -17,7 +17,7 @@ use gvm::manager::reconciler::{Looked, look};
 use gvm::manager::{Kind, ManagerError};
 use gvm::model::caps::CapsChange;
 use gvm::model::event::Outcome;
-use gvm::model::gpu::{GpuLease, GpuRequest};
+use gvm::model::gpu::GpuLease;
 use gvm::model::id::VmId;
 use gvm::model::quota::Quota;
 use gvm::model::state::{Observed, Power, WhyPaused};
@@ -29,7 +29,7 @@ use gvm::store::{commit, vms};
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
-use super::actions::Action;
+use super::actions::{Action, requests};
 use crate::support::cards::{at, host};
 use crate::support::world::{Life, World};
 
@@ -38,7 +38,6 @@ const CARDS: [&str; 3] = ["0000:41:00.0", "0000:81:00.0", MEDIATED];
 
 /// One that carries mediated devices, and goes to nobody as a whole: two of the size that is asked for.
 const MEDIATED: &str = "0000:c1:00.0";
-const VGPU: &str = "vgpu:A100D-40C";
 
 /// What the one member may hold: reached by two or three machines.
 const QUOTA: Quota = Quota { vms: Some(4), vcpus: Some(4), memory: Some(Mib(384)), disk: Some(Mib(6 << 10)) };
@@ -442,16 +441,6 @@ impl<F: Future> Future for Turns<F> {
         self.left -= 1;
         self.inner.as_mut().poll(cx).map(|_| ())
     }
-}
-
-/// So many whole cards or, for every other one who asks, vGPUs.
-fn requests(who: usize, count: u32) -> Vec<GpuRequest> {
-    let texts = match count {
-        0 => Vec::new(),
-        count if who.is_multiple_of(2) => vec![count.to_string()],
-        count => (0..count).map(|_| VGPU.to_owned()).collect(),
-    };
-    GpuRequest::parse_list(&texts).unwrap()
 }
 
 /// All devices of a lease.

@@ -131,7 +131,7 @@ pub enum GpuFacts {
     /// It holds none.
     #[default]
     NoLease,
-    /// It holds leases, and not all cards are ready for it.
+    /// It holds leases, and not all cards are ready for it, or one is of what it is not to have any more.
     NotBound,
     /// It holds leases, and VFIO has all cards.
     Bound,

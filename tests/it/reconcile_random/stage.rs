@@ -109,7 +109,7 @@ impl Stage {
                 self.change(id(vm), ChangeRequest { caps, ..ChangeRequest::default() }).await;
             }
             Action::Gpus { vm, count } => {
-                let gpus = Some(requests(vm + usize::from(self.made.len() % 2 == 0), count));
+                let gpus = Some(requests(vm + usize::from(self.made.len().is_multiple_of(2)), count));
                 self.change(id(vm), ChangeRequest { gpus, ..ChangeRequest::default() }).await;
             }
             Action::Live { vm, seconds } => {

@@ -11,7 +11,7 @@ _logs() { in_lab "$LAB_SHORT" gvm logs "$1" | tr -d '\r'; }
 _log() { local text; text=$(_logs "$1"); grep -Eq "$2" <<<"$text" || { printf 'want: %s\ngot:  %s\n' "$2" "$(tail -n 8 <<<"$text")"; return 1; }; }
 # UUIDs that the driver has made of a type, and those that QEMU was given by libvirt's account.
 _uuids() { in_lab "$LAB_SHORT" "ls $_types/nvidia-$1/devices" 2>/dev/null; }
-_given() { echo "for name in \$(virsh -q list --name); do virsh dumpxml \$name; done | sed -n \"s/.*<address uuid='\\(.*\\)'.*/\\1/p\""; }
+_given() { printf '%s' "for name in \$(virsh -q list --name); do virsh dumpxml \$name; done | sed -n \"s/.*<address uuid='\\(.*\\)'.*/\\1/p\""; }
 
 scenario() {
   local uuid theirs=11111111-2222-4333-8444-555555555555

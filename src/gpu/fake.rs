@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::watch;
+use uuid::Uuid;
 
 use super::sysfs::slot;
 use super::{BindError, GpuBackend, GpuError, LogBatch};
@@ -50,6 +51,8 @@ struct State {
     next_shape: Option<BindError>,
     /// What cards can be divided into.
     dividable: BTreeMap<PciAddress, shape::Dividable>,
+    /// Mediated devices that somebody has open.
+    open_mdevs: BTreeSet<Uuid>,
     /// What NVML knows again when a card comes back from VFIO.
     nvml: BTreeMap<PciAddress, NvmlFacts>,
     binds: BTreeMap<PciAddress, usize>,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use uuid::Uuid;
+
 use super::BindError;
 use super::files::Files;
 use super::holders::{self, Nodes};
@@ -33,20 +35,37 @@ pub(super) fn state(files: &Files, address: PciAddress, hangs: Option<&str>) -> 
         iommu_group: device.group_number(),
         vgpus: device.vgpu().map(|facts| facts.made).unwrap_or_default(),
         is_open: None,
+        open_mdevs: Vec::new(),
     }
 }
 
 /// Fills in who has VFIO devices open.
 pub(super) fn find_open(files: &Files, states: &mut [FunctionState]) {
     let mut nodes = Nodes::default();
+    // Mediated devices are numbered behind the functions.
+    let mut mdevs: Vec<(usize, Uuid)> = Vec::new();
     for (index, state) in states.iter().enumerate().filter(|(_, state)| state.is_there) {
         nodes.add_vfio(index, files, state.address, state.iommu_group);
+        for uuid in state.vgpus.iter().filter_map(|made| made.uuid) {
+            nodes.add_mdev(states.len() + mdevs.len(), files, uuid);
+            mdevs.push((index, uuid));
+        }
     }
+    let first = states.len();
     let search = holders::look_for(files, &nodes);
     let unseen = search.incomplete.is_none().then_some(false);
     for (index, state) in states.iter_mut().enumerate().filter(|(_, state)| state.is_there) {
         let is_seen = search.found.iter().any(|(owner, _)| *owner == index);
         state.is_open = if is_seen { Some(true) } else { unseen };
+    }
+    for (owner, _) in &search.found {
+        let mdev = owner.checked_sub(first).and_then(|number| mdevs.get(number));
+        if let Some((index, uuid)) = mdev
+            && let Some(state) = states.get_mut(*index)
+            && !state.open_mdevs.contains(uuid)
+        {
+            state.open_mdevs.push(*uuid);
+        }
     }
 }
 

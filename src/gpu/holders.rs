@@ -8,11 +8,15 @@
 //! | `/dev/vfio/N` | every card of IOMMU group N |
 //! | `/dev/vfio/devices/vfioN` | the card with this name in its `vfio-dev` folder |
 //!
+//! A mediated device has a group and a node of its own, and belongs to the card that carries it as well.
+//!
 //! Nodes that are nobody's in particular (`/dev/nvidiactl`, `/dev/nvidia-uvm`) hold the driver and no card.
 
 use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
+
+use uuid::Uuid;
 
 use super::files::Files;
 use crate::model::card::{Card, Holder};
@@ -27,8 +31,17 @@ const MAX_FILES: usize = 2_000_000;
 /// More processes than a kernel has by default.
 const MAX_PROCESSES: usize = 4_194_304;
 
+/// As the kernel writes the name of a mediated device.
+const UUID_LENGTH: usize = 36;
+
+/// Where all mediated devices are.
+const MDEVS: &str = "sys/bus/mdev/devices";
+
 /// Nodes of one kind that a card may have.
 const MAX_NODES: usize = 64;
+
+/// Entries of a device's folder: its files, and its mediated devices.
+const MAX_ENTRIES: usize = 4096;
 
 /// A command line of QEMU has some KiB.
 const MAX_COMMAND_LINE: usize = 256 << 10;
@@ -57,6 +70,11 @@ impl Nodes {
     pub(super) fn add_vfio(&mut self, owner: usize, files: &Files, address: PciAddress, group: Option<u32>) {
         let all = nodes_of(files, address, group, None);
         self.add(owner, all.into_iter().filter(|node| node.starts_with("/dev/vfio/")));
+    }
+
+    /// Those of a mediated device.
+    pub(super) fn add_mdev(&mut self, owner: usize, files: &Files, uuid: Uuid) {
+        self.add(owner, nodes_of_mdev(files, &format!("{MDEVS}/{uuid}")));
     }
 
     /// Those of a function: its own and, where it has one, its group's.
@@ -154,9 +172,21 @@ fn nodes_of(files: &Files, address: PciAddress, group: Option<u32>, minor: Optio
         nodes.extend(own.into_iter().map(|name| format!("/dev/snd/{name}")));
     }
     nodes.extend(children("vfio-dev", &["vfio"]).into_iter().map(|name| format!("/dev/vfio/devices/{name}")));
+    let inside = files.names(&device, MAX_ENTRIES).unwrap_or_default();
+    for mdev in inside.iter().filter(|name| name.len() == UUID_LENGTH && Uuid::try_parse(name).is_ok()) {
+        nodes.extend(nodes_of_mdev(files, &format!("{device}/{mdev}")));
+    }
     // The group's node is there only under VFIO; that of a free group costs nothing to look for.
     nodes.extend(group.map(|number| format!("/dev/vfio/{number}")));
     nodes
+}
+
+/// Those of the mediated device whose folder this is: its own, and that of the group that the kernel makes for it alone.
+fn nodes_of_mdev(files: &Files, folder: &str) -> Vec<String> {
+    let own = files.names(&format!("{folder}/vfio-dev"), MAX_NODES).unwrap_or_default();
+    let own = own.into_iter().filter(|name| name.starts_with("vfio")).map(|name| format!("/dev/vfio/devices/{name}"));
+    let group = files.link_name(&format!("{folder}/iommu_group"));
+    own.chain(group.map(|number| format!("/dev/vfio/{number}"))).collect()
 }
 
 /// The number in `/dev/nvidiaN` as the driver tells it.

@@ -125,6 +125,10 @@ fn mediated(files: &Files, folder: &str) -> Option<VgpuParent> {
             parent.made.push(made);
         }
         let Some(name) = name else { continue };
+        // QEMU's vfio-pci takes no other.
+        if files.text(&at("device_api")).is_some_and(|api| api != "vfio-pci") {
+            continue;
+        }
         let available = files.number(&at("available_instances")).and_then(|count| u32::try_from(count).ok());
         let Some(available) = available else {
             parent.faults.push(format!("how many {name} it can carry (available_instances) cannot be read"));

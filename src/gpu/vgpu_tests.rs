@@ -1,6 +1,7 @@
 //! Trees of both kinds, healthy and not.
 
-use super::super::tree_tests::Tree;
+use super::super::function;
+use super::super::tree_tests::{Tree, at};
 use super::*;
 
 const VF: &str = "sys/bus/pci/devices/0000:c8:00.4";
@@ -109,4 +110,48 @@ fn a_parent_of_mediated_devices_offers_what_is_available_by_name() {
     assert_eq!((made.uuid, made.type_id.as_str()), (Uuid::try_parse(uuid).ok(), "nvidia-747"));
     assert_eq!(made.name, VgpuTypeName::parse("A2-8Q"));
     assert_eq!(parent.faults, ["how many A2-1Q it can carry (available_instances) cannot be read"]);
+}
+
+/// Who has a mediated device open is told by its own group, and has its card open as well: nobody takes that from its
+/// driver then.
+#[test]
+fn an_open_mediated_device_is_seen_by_its_own_group() {
+    const CARD: &str = "0000:c1:00.0";
+    let open = "c2177883-f1bb-47f0-914d-32a22e3a8804";
+    let idle = "b0b0b0b0-f1bb-47f0-914d-32a22e3a8804";
+    let tree = Tree::new();
+    tree.device(CARD, "10de:1eb8", 0x03_0200, Some("nvidia")).group(12, &[CARD]);
+    let folder = format!("sys/bus/pci/devices/{CARD}");
+    tree.attribute(CARD, "mdev_supported_types/nvidia-222/name", "GRID T4-4Q\n");
+    tree.attribute(CARD, "mdev_supported_types/nvidia-222/available_instances", "2\n");
+    tree.attribute(CARD, "mdev_supported_types/nvidia-222/device_api", "vfio-pci\n");
+    tree.attribute(CARD, "mdev_supported_types/ap-1/name", "no PCI device\n");
+    tree.attribute(CARD, "mdev_supported_types/ap-1/device_api", "vfio-ap\n");
+    for (uuid, group) in [(open, 31), (idle, 32)] {
+        tree.attribute(CARD, &format!("{uuid}/remove"), "");
+        tree.link(&format!("{folder}/{uuid}/iommu_group"), &format!("../../../../kernel/iommu_groups/{group}"));
+        tree.link(&format!("{folder}/mdev_supported_types/nvidia-222/devices/{uuid}"), &format!("../../../{uuid}"));
+        tree.link(&format!("sys/bus/mdev/devices/{uuid}"), &format!("../../pci/devices/{CARD}/{uuid}"));
+    }
+    let look = || {
+        let mut states = [function::state(&files(&tree), at(CARD), None)];
+        function::find_open(&files(&tree), &mut states);
+        let [state] = states;
+        (state.vgpus.len(), state.is_open, state.open_mdevs)
+    };
+    assert_eq!(look(), (2, Some(false), vec![]));
+    let card = tree.look_for(CARD);
+    assert_eq!(offers(card.vgpu.as_ref().unwrap()), ["nvidia-222 T4-4Q x2"], "QEMU takes no other kind");
+    let texts = |card: &crate::model::card::Card| -> Vec<String> {
+        card.blockers.iter().map(|blocker| blocker.text.clone()).collect()
+    };
+    assert_eq!(texts(&card), ["vGPUs are made on it: 2"]);
+    tree.holder(812, "qemu-system-x86", &["/dev/vfio/31"], "qemu -name guest=gvm-a");
+    assert_eq!(look(), (2, Some(true), vec![Uuid::try_parse(open).unwrap()]));
+    let held = "pid 812 (qemu-system-x86, domain gvm-a) has /dev/vfio/31 open";
+    assert_eq!(texts(&tree.look_for(CARD)), ["vGPUs are made on it: 2", held]);
+    // The card's own group is nobody's of the mediated devices.
+    std::fs::remove_dir_all(tree.path("proc")).unwrap();
+    tree.holder(813, "qemu", &["/dev/vfio/12"], "qemu");
+    assert_eq!(look(), (2, Some(true), vec![]));
 }

@@ -49,7 +49,7 @@ use super::{
     ByteStream, DomainSpec, DomainStats, DomainVerdict, ErrorKind, Hypervisor, HypervisorError, HypervisorFacts,
     LiveChange, Result, Wake,
 };
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::Observed;
@@ -303,7 +303,7 @@ impl Hypervisor for Libvirt {
         self.on(&self.slow, self.deadlines.slow, "changing", vm, work).await
     }
 
-    async fn attach_devices(&self, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+    async fn attach_devices(&self, vm: VmId, devices: &[HostDevice]) -> Result<()> {
         let what = "plugging devices into";
         let deadline = self.start_deadline(what, vm, devices.len()).await?;
         let devices = devices.to_vec();

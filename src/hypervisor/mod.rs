@@ -27,7 +27,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::mpsc;
 
 use crate::model::caps::Caps;
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::host::Accelerator;
 use crate::model::id::VmId;
 use crate::model::image::DiskFormat;
@@ -96,7 +96,7 @@ pub struct DomainSpec {
     /// Its network card, where the network exists.
     pub nic: Option<DomainNic>,
     /// Host devices in the order of their root ports.
-    pub hostdevs: Vec<PciAddress>,
+    pub hostdevs: Vec<HostDevice>,
     /// NUMA node that CPU and memory stay on.
     pub numa_node: Option<u32>,
     /// The least window for 64-bit BARs that the firmware is told, a power of two; `None` where its own choice does.
@@ -323,7 +323,7 @@ pub trait Hypervisor: Send + Sync + fmt::Debug {
     /// Plugs host devices into an active machine, one into each spare port; its definition stays as it is. Those that it
     /// has are left alone, so that what was plugged in part is completed. `Conflict` where it is off, or has fewer free
     /// ports ([`PLUG_PORTS`] at its start) than devices are missing; then nothing is plugged.
-    async fn attach_devices(&self, vm: VmId, devices: &[PciAddress]) -> Result<()>;
+    async fn attach_devices(&self, vm: VmId, devices: &[HostDevice]) -> Result<()>;
 
     /// The size of the root disk as the hypervisor sees it; `NotFound` where the machine has none.
     async fn root_disk_size(&self, vm: VmId) -> Result<Mib>;

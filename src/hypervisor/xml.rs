@@ -31,7 +31,7 @@ pub(super) use self::read::{Description, cpus_of_node, machine_type, read_domain
 pub(super) use self::view::{CPU_PERIOD_US, Site, cpu_quota_us, net_average};
 use super::{DomainSpec, ErrorKind, HypervisorError, Result};
 use crate::model::caps::Caps;
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::units::Mib;
 
 /// Namespace of the element that makes a domain ours.
@@ -167,7 +167,7 @@ pub(super) fn dimm(templates: &Templates, size: Mib) -> Result<String> {
 }
 
 /// A device of the host to plug into a port.
-pub(super) fn hostdev(templates: &Templates, device: PciAddress, port: u8) -> Result<String> {
+pub(super) fn hostdev(templates: &Templates, device: HostDevice, port: u8) -> Result<String> {
     templates.render(HOSTDEV, view::plugged(device, port))
 }
 

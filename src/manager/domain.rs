@@ -4,7 +4,7 @@
 use crate::hypervisor::{DomainDisk, DomainNic, DomainSpec, Firmware};
 use crate::image::catalogue::{KernelFiles, base_disk, kernel_files};
 use crate::image::layout::Layout;
-use crate::model::gpu::{Partition, PciAddress};
+use crate::model::gpu::{HostDevice, Partition};
 use crate::model::host::Accelerator;
 use crate::model::image::{Boot, DiskFormat, Image};
 use crate::model::units::Mib;
@@ -58,7 +58,7 @@ pub fn spec(vm: &Vm, around: &Surroundings<'_>) -> Result<DomainSpec> {
     // A machine that is to be off is defined without its cards: by the time somebody starts it they may be another's.
     let is_up = vm.desired.is_up();
     let partitions: &[Partition] = if is_up { &vm.placement.gpus } else { &[] };
-    let hostdevs: Vec<PciAddress> = partitions.iter().flat_map(Partition::functions).collect();
+    let hostdevs: Vec<HostDevice> = partitions.iter().flat_map(Partition::devices).collect();
     let numa_node = place::numa_node(partitions);
     let vcpus = vm.spec.vcpus;
     // Memory of a machine with host devices is pinned as a whole at its start: nothing can be plugged. A guest

@@ -1,5 +1,6 @@
 //! GPUs: devices, requests, partitions, leases.
 
+mod device;
 pub mod fabric;
 pub mod layout;
 pub mod mig;
@@ -16,6 +17,7 @@ use super::id::{LeaseId, VmId};
 pub use super::pci::{Bar, GroupMember, PciAddress, PciError, Vendor};
 use super::units::Mib;
 use super::vm::Generation;
+pub use device::{HostDevice, HostDeviceError};
 pub use name::{ModelName, ModelWord};
 pub use request::{Closeness, GpuRequest, GpuRequestError, MAX_GPUS, MAX_KINDS, WholeCards};
 pub use vgpu::{VgpuGrade, VgpuSeries, VgpuTypeName};
@@ -220,6 +222,14 @@ impl Partition {
         }
     }
 
+    /// What a machine's description names: the functions, or the mediated device.
+    pub fn devices(&self) -> Vec<HostDevice> {
+        match self {
+            Self::Vgpu { site: VgpuSite { uuid: Some(uuid), .. }, .. } => vec![HostDevice::Mdev(*uuid)],
+            _ => self.functions().into_iter().map(HostDevice::Pci).collect(),
+        }
+    }
+
     /// The address of a whole card, or of the function that carries a vGPU.
     pub const fn address(&self) -> PciAddress {
         match self {
@@ -263,7 +273,7 @@ impl Partition {
     pub fn key(&self) -> String {
         match self {
             Self::Whole { gpu, .. } => format!("{gpu}/whole"),
-            // A virtual function carries one; a card itself as many as it has names for.
+            // A virtual function carries one, whatever it is called; a card itself as many as it has names for.
             Self::Vgpu { gpu, bdf, site: VgpuSite { parent, uuid }, .. } => match uuid.filter(|_| parent == bdf) {
                 Some(uuid) => format!("{gpu}/vgpu/{uuid}"),
                 None => format!("{gpu}/vgpu/{parent}"),

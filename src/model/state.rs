@@ -80,7 +80,7 @@ pub struct ObservedDomain {
     pub max_memory: Mib,
     /// True where it is off because its guest shut itself down, not because of us, a crash or the host.
     pub is_off_by_guest: bool,
-    /// PCI addresses of host devices in the live description.
+    /// Host devices in the live description: PCI addresses, and UUIDs of mediated devices.
     pub hostdevs: Vec<String>,
     /// True where it runs on hardware virtualisation, false under software emulation.
     pub is_accelerated: bool,

@@ -4,12 +4,15 @@
 //! where a card is divided into such, so that whole cards are left for those who want one. Where none can be had, it gets
 //! a whole card as everywhere else.
 
-use crate::model::card::vgpu::VgpuSite;
+use uuid::Uuid;
+
+use crate::model::card::vgpu::{VgpuFramework, VgpuSite};
 use crate::model::gpu::{GpuDevice, GpuRequest, Partition, WholeCards};
 use crate::plan::place::{self, Held, NoVgpu, WhyKind, WhyNot};
 use crate::plan::vgpu::{self, Policy, VgpuChoice, VgpuPool, VgpuWish};
 
-/// Picks partitions for all requests of one machine, or says why not.
+/// Picks partitions for all requests of one machine, or says why not. Mediated devices are named after `fresh`, which was
+/// never given before, so that no name is either.
 ///
 /// # Errors
 /// [`WhyNot`], with a reason for each card.
@@ -19,6 +22,7 @@ pub fn choose(
     held: &Held,
     pools: &[VgpuPool],
     policy: Policy,
+    fresh: Uuid,
 ) -> Result<Vec<Partition>, WhyNot> {
     // What this machine has chosen already is not given back by others.
     let is_others = pools.iter().flat_map(VgpuPool::taken).any(|taken| taken.is_ours);
@@ -41,7 +45,7 @@ pub fn choose(
         };
         match vgpu::pick(&pools, &wish, policy) {
             Ok(choice) => {
-                slices.extend(partition(&pools, &choice, devices));
+                slices.extend(partition(&pools, &choice, devices, name(fresh, slices.len())));
                 vgpu::take(&mut pools, &choice);
             }
             Err(why) if matches!(request, GpuRequest::Vgpu(_) | GpuRequest::Mig(_)) => {
@@ -57,13 +61,19 @@ pub fn choose(
     Ok(all)
 }
 
-fn partition(pools: &[VgpuPool], choice: &VgpuChoice, devices: &[GpuDevice]) -> Option<Partition> {
+/// The name of the mediated device of this number of a machine.
+fn name(fresh: Uuid, number: usize) -> Uuid {
+    Uuid::new_v5(&fresh, &number.to_le_bytes())
+}
+
+fn partition(pools: &[VgpuPool], choice: &VgpuChoice, devices: &[GpuDevice], name: Uuid) -> Option<Partition> {
     let pool = pools.iter().find(|pool| pool.gpu == choice.gpu)?;
+    let parent = pool.parents.iter().find(|parent| parent.address == choice.parent)?;
     let node = devices.iter().find(|device| device.id == pool.gpu).and_then(|device| device.numa_node);
     Some(Partition::Vgpu {
         gpu: pool.gpu.clone(),
         bdf: pool.bdf,
-        site: VgpuSite { parent: choice.parent, uuid: None },
+        site: VgpuSite { parent: choice.parent, uuid: (parent.framework == VgpuFramework::Mdev).then_some(name) },
         name: choice.name.clone(),
         numa_node: node,
         slice: choice.slice,

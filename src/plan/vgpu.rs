@@ -19,7 +19,7 @@ pub mod slices;
 
 use std::collections::BTreeSet;
 
-use crate::model::card::vgpu::OfferedType;
+use crate::model::card::vgpu::{OfferedType, VgpuFramework};
 use crate::model::gpu::mig::MigProfile;
 use crate::model::gpu::{GpuId, VgpuTypeName};
 use crate::model::pci::PciAddress;
@@ -60,6 +60,8 @@ pub struct VgpuPool {
 pub struct Parent {
     /// Where it is.
     pub address: PciAddress,
+    /// How it makes them.
+    pub framework: VgpuFramework,
     /// A virtual function carries one vGPU; a card without them several.
     pub is_single: bool,
     /// What it offers at the moment.

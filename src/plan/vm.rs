@@ -131,7 +131,7 @@ pub enum GpuFacts {
     /// It holds none.
     #[default]
     NoLease,
-    /// It holds leases, and not all cards are ready for it.
+    /// It holds leases, and not all cards are ready for it, or one is of what it is not to have any more.
     NotBound,
     /// It holds leases, and VFIO has all cards.
     Bound,
@@ -241,7 +241,9 @@ fn plan_running(vm: &Vm, facts: &Facts<'_>) -> Decision {
         }
         // It ended by itself: the next start is another one, with a boot of its own to be watched.
         _ if vm.started_at.is_some() => Decision::Act(Step::RecordOff),
+        // Without a request there may still be leases of one before.
         _ => match (vm.spec.gpus.is_empty(), facts.gpus) {
+            (true, GpuFacts::NotBound) => Decision::Act(Step::EnsureGpuBound),
             // Without a lease the step says so and ends: it is never started without its cards.
             (false, GpuFacts::NoLease | GpuFacts::NotBound) => Decision::Act(Step::EnsureGpuBound),
             _ => plan_defined(vm, facts).unwrap_or(Decision::Act(Step::Start)),

@@ -132,6 +132,10 @@ fn cards_are_taken_before_the_definition_and_given_back_when_it_is_off() {
     assert_eq!(check(&wanted, &off, Bound), "start");
     // Never without: the step says that it holds none.
     assert_eq!(check(&wanted, &off, NoLease), "ensure-gpu-bound");
+    // It asks for none any more, and what it had is not taken away yet.
+    let plain = vm(Desired::Running);
+    assert_eq!(check(&plain, &off, NotBound), "ensure-gpu-bound");
+    assert_eq!(check(&plain, &off, NoLease), "start");
     // Off, whoever turned it off; running, nothing is given back.
     let stopped = vm(Desired::Stopped);
     assert_eq!(check(&stopped, &off, Bound), "release-gpu");

@@ -4,7 +4,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{Result, Store, StoreError, Write, count, int, json, or_taken, parsed, to_json};
 use crate::model::gpu::{GpuLease, LeaseState};
-use crate::model::id::VmId;
+use crate::model::id::{LeaseId, VmId};
 use crate::model::vm::Generation;
 
 fn lease(row: &SqliteRow) -> Result<GpuLease> {
@@ -98,6 +98,20 @@ pub async fn set_state(tx: &mut Write, vm: VmId, state: LeaseState) -> Result<()
         .map_err(StoreError::Sql)
 }
 
+/// Moves one lease to a state.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn set_state_of(tx: &mut Write, lease: LeaseId, state: LeaseState) -> Result<()> {
+    sqlx::query("UPDATE gpu_leases SET state = $1 WHERE id = $2")
+        .bind(to_json(&state))
+        .bind(lease.to_string())
+        .execute(&mut **tx)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::Sql)
+}
+
 /// Gives up all leases of a machine; to be called only on proof that its domain is gone.
 ///
 /// # Errors
@@ -108,6 +122,23 @@ pub async fn release(tx: &mut Write, vm: VmId) -> Result<()> {
         .execute(&mut **tx)
         .await
         .map_err(StoreError::Sql)?;
+    free_unused(tx).await
+}
+
+/// Gives up one lease; to be called only on proof that nobody uses what it holds.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn release_one(tx: &mut Write, lease: LeaseId) -> Result<()> {
+    sqlx::query("DELETE FROM gpu_leases WHERE id = $1")
+        .bind(lease.to_string())
+        .execute(&mut **tx)
+        .await
+        .map_err(StoreError::Sql)?;
+    free_unused(tx).await
+}
+
+async fn free_unused(tx: &mut Write) -> Result<()> {
     // A card without leases is free to be used in either way again.
     sqlx::query("DELETE FROM gpu_use WHERE NOT EXISTS (SELECT 1 FROM gpu_leases l WHERE l.gpu_id = gpu_use.gpu_id)")
         .execute(&mut **tx)

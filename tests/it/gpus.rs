@@ -3,6 +3,7 @@
 
 mod health;
 mod layout;
+mod mdevs;
 mod mig;
 mod plug;
 mod sanitise;

@@ -1,10 +1,13 @@
 //! What becomes of the fake's cards when their drivers are changed: the rules of the real one, without a kernel.
 
+use uuid::Uuid;
+
 use super::State;
 use crate::gpu::BindError;
 use crate::gpu::sysfs::slot;
 use crate::model::card::function::{FunctionState, Restore};
 use crate::model::card::pci::PciIds;
+use crate::model::card::vgpu::MadeVgpu;
 use crate::model::card::{Card, Health};
 use crate::model::gpu::PciAddress;
 
@@ -52,6 +55,11 @@ impl State {
         };
         let is_seen = card.holders.iter().any(|holder| holder.device.starts_with("/dev/vfio/"));
         let device = card.ids.device.wrapping_add(u16::from(address.function.abs_diff(card.address.function)));
+        let made = card.vgpu.iter().filter(|_| card.address == address).flat_map(|facts| &facts.made);
+        let vgpus: Vec<MadeVgpu> = made.cloned().collect();
+        let is_open_mdev = |made: &MadeVgpu| made.uuid.filter(|uuid| self.open_mdevs.contains(uuid));
+        let open_mdevs: Vec<Uuid> = vgpus.iter().filter_map(is_open_mdev).collect();
+        let is_seen = is_seen || !open_mdevs.is_empty();
         FunctionState {
             address,
             is_there: true,
@@ -62,12 +70,8 @@ impl State {
             is_vfio,
             answers,
             iommu_group: card.iommu.as_ref().map(|group| group.number),
-            vgpus: card
-                .vgpu
-                .as_ref()
-                .filter(|_| card.address == address)
-                .map(|facts| facts.made.clone())
-                .unwrap_or_default(),
+            vgpus,
+            open_mdevs,
             is_open: if is_seen { Some(true) } else { card.is_holders_complete.then_some(false) },
         }
     }

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::State;
+use super::vgpu::offered;
 use crate::gpu::BindError;
 use crate::model::card::shape::ShapeJob;
 use crate::model::card::vgpu::{OfferedType, VgpuFramework, VgpuParent};
@@ -18,16 +19,16 @@ use crate::model::pci::PciAddress;
 #[derive(Clone, Debug)]
 pub(super) struct Dividable {
     functions: u8,
-    types: Vec<VgpuTypeName>,
+    framework: VgpuFramework,
+    offered: Vec<OfferedType>,
     /// MIG changes at the next reset only.
     needs_reset: bool,
     next_instance: u32,
 }
 
 impl Dividable {
-    pub(super) fn new(functions: u8, types: &[&str]) -> Self {
-        let types = types.iter().filter_map(|text| VgpuTypeName::parse(text)).collect();
-        Self { functions, types, needs_reset: false, next_instance: 0 }
+    pub(super) fn new(functions: u8, framework: VgpuFramework, types: &[&str]) -> Self {
+        Self { functions, framework, offered: offered(framework, types), needs_reset: false, next_instance: 0 }
     }
 }
 
@@ -105,22 +106,14 @@ impl State {
     pub(super) fn enable(&mut self, at: PciAddress, count: u8) {
         let Some(dividable) = self.dividable.get(&at).cloned() else { return };
         let Some(whole) = self.discovery.cards.iter().find(|card| card.address == at).cloned() else { return };
-        let offer = |(number, name): (usize, &VgpuTypeName)| OfferedType {
-            id: (1100 + number).to_string(),
-            name: name.clone(),
-            available: 1,
-            memory: None,
-            most: None,
-        };
-        let offered: Vec<OfferedType> = dividable.types.iter().enumerate().map(offer).collect();
         let address = |number: u8| PciAddress { slot: at.slot + 1 + number / 8, function: number % 8, ..at };
         for card in self.discovery.cards.iter_mut().filter(|card| card.address == at) {
             let functions = (0..count).map(address).collect();
             card.sriov = Some(Sriov { enabled: count.into(), total: dividable.functions.into(), functions });
         }
         for number in 0..count {
-            let framework = VgpuFramework::VendorVfio;
-            let facts = VgpuParent { framework, offered: offered.clone(), made: Vec::new(), faults: Vec::new() };
+            let (framework, offered) = (dividable.framework, dividable.offered.clone());
+            let facts = VgpuParent { framework, offered, made: Vec::new(), faults: Vec::new() };
             let (address, physfn) = (address(number), Some(at));
             let function =
                 Card { address, physfn, sriov: None, vgpu: Some(facts), nvml: None, iommu: None, ..whole.clone() };
@@ -210,7 +203,7 @@ impl super::FakeGpus {
         needs_reset: bool,
     ) {
         let mut state = self.state();
-        let dividable = Dividable { needs_reset, ..Dividable::new(functions, types) };
+        let dividable = Dividable { needs_reset, ..Dividable::new(functions, VgpuFramework::VendorVfio, types) };
         for card in state.discovery.cards.iter_mut().filter(|card| card.address == at) {
             let supported = |name: &VgpuTypeName| SupportedVgpu {
                 name: name.clone(),
@@ -223,7 +216,7 @@ impl super::FakeGpus {
                 uuid: Some(format!("GPU-{at}")),
                 mig,
                 host_vgpu: Some(HostVgpuMode::Sriov),
-                vgpu_types: dividable.types.iter().map(supported).collect(),
+                vgpu_types: dividable.offered.iter().map(|offered| supported(&offered.name)).collect(),
                 ..NvmlFacts::at(at)
             });
             card.sriov = Some(Sriov { enabled: 0, total: functions.into(), functions: Vec::new() });

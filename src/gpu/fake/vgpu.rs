@@ -3,11 +3,13 @@
 //! A function carries one vGPU, a card without virtual functions several. Those that share a card by time are of one
 //! size. A function that has a type lists no others; the others list what the memory that is left allows.
 
+use uuid::Uuid;
+
 use super::State;
 use super::shape::Dividable;
 use crate::gpu::BindError;
 use crate::model::card::Card;
-use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
+use crate::model::card::vgpu::{MadeVgpu, OfferedType, VgpuFramework, VgpuJob, VgpuParent, VgpuSite};
 use crate::model::gpu::VgpuTypeName;
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
@@ -35,8 +37,12 @@ impl State {
             return Err(error);
         }
         self.hang_if_stuck(&[parent])?;
-        if !is_make {
-            self.refuse_if_held(parent)?;
+        match uuid {
+            Some(uuid) if !is_make && self.open_mdevs.contains(&uuid) => {
+                return refused(format!("{parent}/{uuid} is in use"));
+            }
+            None if !is_make => self.refuse_if_held(parent)?,
+            _ => {}
         }
         let room = self.room(parent, name);
         let slice = self.instance_for(self.card_behind(parent), name);
@@ -59,6 +65,7 @@ impl State {
             facts.made.retain(|made| made.uuid != uuid);
         }
         self.list(parent);
+        self.judge();
         Ok(())
     }
 
@@ -111,6 +118,18 @@ impl State {
     }
 }
 
+pub(super) fn offered(framework: VgpuFramework, types: &[&str]) -> Vec<OfferedType> {
+    let offer = |(number, text): (usize, &&str)| {
+        let name = VgpuTypeName::parse(text)?;
+        let id = match framework {
+            VgpuFramework::Mdev => format!("nvidia-{}", 700 + number),
+            VgpuFramework::VendorVfio => (1100 + number).to_string(),
+        };
+        Some(OfferedType { id, name, available: 1, memory: None, most: None })
+    };
+    types.iter().enumerate().filter_map(offer).collect()
+}
+
 impl super::FakeGpus {
     /// The driver forgets all vGPUs, as it does when the host restarts.
     pub fn forget_vgpus(&self) {
@@ -123,12 +142,44 @@ impl super::FakeGpus {
             }
         }
         cards.iter().for_each(|card| state.list(*card));
+        state.judge();
+    }
+
+    /// A process has the mediated device open.
+    pub fn open_mdev(&self, uuid: Uuid) {
+        self.state().open_mdevs.insert(uuid);
+    }
+
+    /// Nobody has mediated devices open any more.
+    pub fn close_mdevs(&self) {
+        self.state().open_mdevs.clear();
+    }
+
+    /// A card without virtual functions carries mediated devices of these types itself.
+    pub fn mediate(&self, card: PciAddress, types: &[&str]) {
+        let mut state = self.state();
+        let offered = offered(VgpuFramework::Mdev, types);
+        let facts = VgpuParent { framework: VgpuFramework::Mdev, offered, made: Vec::new(), faults: Vec::new() };
+        for one in state.discovery.cards.iter_mut().filter(|one| one.address == card) {
+            one.vgpu = Some(facts.clone());
+        }
+        state.judge();
+        state.list(card);
     }
 
     /// Divides a card into virtual functions that offer these types: the vendor's VFIO. Their addresses follow the card's.
     pub fn divide(&self, card: PciAddress, functions: u8, types: &[&str]) {
+        self.divide_by(VgpuFramework::VendorVfio, card, functions, types);
+    }
+
+    /// The same, with a mediated device on each function.
+    pub fn divide_mediated(&self, card: PciAddress, functions: u8, types: &[&str]) {
+        self.divide_by(VgpuFramework::Mdev, card, functions, types);
+    }
+
+    fn divide_by(&self, framework: VgpuFramework, card: PciAddress, functions: u8, types: &[&str]) {
         let mut state = self.state();
-        state.dividable.insert(card, Dividable::new(functions, types));
+        state.dividable.insert(card, Dividable::new(functions, framework, types));
         state.enable(card, functions);
         state.judge();
     }

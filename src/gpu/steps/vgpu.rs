@@ -3,7 +3,7 @@
 //! ```text
 //!   vendor's VFIO   make:    VF/nvidia/current_vgpu_type = ID, read back          EPERM: it has a type already
 //!                   remove:  VF/nvidia/current_vgpu_type = 0, again until taken   EIO: no memory left on the card
-//!   mediated        make:    mdev_supported_types/TYPE/create = UUID, wait for the device
+//!   mediated        make:    mdev_supported_types/TYPE/create = UUID, wait for the device and its VFIO group
 //!                   remove:  sys/bus/mdev/devices/UUID/remove = 1, again until taken
 //! ```
 //! Types are looked up by name each time: numbers change with the driver, lists with what the card carries. A type that
@@ -15,8 +15,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use uuid::Uuid;
 
-use super::{Change, DEVICES, PAUSE, StepError, Steps, seconds, told};
+use super::{Change, DEVICES, PAUSE, SETTLE, StepError, Steps, seconds, told};
 use crate::gpu::holders::Nodes;
 use crate::gpu::vgpu::{self, TypeFolder};
 use crate::model::card::vgpu::{VgpuJob, VgpuSite};
@@ -46,8 +47,8 @@ impl Steps<'_> {
             }
             (VgpuJob::Make { name, .. }, None) => self.set_type(parent, name, nvml, until),
             (VgpuJob::Remove { name, .. }, None) => self.clear_type(parent, name, nvml, until),
-            (VgpuJob::Make { name, .. }, Some(uuid)) => self.create(parent, &uuid.to_string(), name, until),
-            (VgpuJob::Remove { name, .. }, Some(uuid)) => self.destroy(parent, &uuid.to_string(), name, until),
+            (VgpuJob::Make { name, .. }, Some(uuid)) => self.create(parent, uuid, name, until),
+            (VgpuJob::Remove { name, .. }, Some(uuid)) => self.destroy(parent, uuid, name, until),
         };
         self.done(parent, change?)
     }
@@ -159,39 +160,62 @@ impl Steps<'_> {
     fn create(
         &mut self,
         parent: PciAddress,
-        uuid: &str,
+        uuid: Uuid,
         name: &VgpuTypeName,
         until: Instant,
     ) -> Result<Change, StepError> {
         if let Some(there) = self.made(uuid) {
             return match there == (Some(parent), Some(name.clone())) {
-                true => Ok(Change::None),
+                true => self.await_mdev(parent, uuid, name, until).map(|()| Change::None),
                 false => {
                     Err(StepError::refused(format!("there is a mediated device {uuid} already, and it is no {name}")))
                 }
             };
         }
         let folder = self.type_folder(parent, name, until)?;
-        let create = self.put(parent, &format!("{folder}/create"), uuid);
-        if let Err(error) = create {
-            let left = self.files.text(&format!("{folder}/available_instances")).unwrap_or_default();
-            let why = if left == "0" { "none is available".to_owned() } else { told(&error) };
-            return Err(StepError::failed(format!("{parent} makes no {name}: {why}")));
+        let none_left = |steps: &Self| steps.files.number(&format!("{folder}/available_instances")) == Some(0);
+        // One that is going takes a moment; and a driver that is asked for one too many may keep the writer waiting.
+        let settled = Instant::now() + SETTLE.min(self.patience / 4);
+        while none_left(self) && Instant::now() < settled {
+            std::thread::sleep(PAUSE);
         }
-        while self.made(uuid).is_none() {
+        let refused = |why: &str| Err(StepError::failed(format!("{parent} makes no {name}: {why}")));
+        if none_left(self) {
+            return refused("none is available");
+        }
+        if let Err(error) = self.put(parent, &format!("{folder}/create"), &uuid.to_string()) {
+            return refused(if none_left(self) { "none is available".to_owned() } else { told(&error) }.as_str());
+        }
+        self.await_mdev(parent, uuid, name, until)?;
+        Ok(Change::Made)
+    }
+
+    /// Waits until a mediated device is there and VFIO has it: without a group nobody can open it.
+    fn await_mdev(&self, parent: PciAddress, uuid: Uuid, name: &VgpuTypeName, until: Instant) -> Result<(), StepError> {
+        let folder = format!("{MDEVS}/{uuid}");
+        let has_group = || self.files.link_name(&format!("{folder}/iommu_group")).is_some();
+        let has_node = || self.files.exists(&format!("{folder}/vfio-dev"));
+        loop {
+            let is_there = self.made(uuid).is_some();
+            if is_there && (has_group() || has_node()) {
+                return Ok(());
+            }
             if Instant::now() > until {
-                let text = format!("{parent}: {name} {uuid} has not come within {}", seconds(self.patience));
-                return Err(StepError::failed(text));
+                let what = match is_there {
+                    true => "was made, and no driver of VFIO has taken it",
+                    false => "has not come",
+                };
+                let patience = seconds(self.patience);
+                return Err(StepError::failed(format!("{parent}: {name} {uuid} {what} within {patience}")));
             }
             std::thread::sleep(PAUSE);
         }
-        Ok(Change::Made)
     }
 
     fn destroy(
         &mut self,
         parent: PciAddress,
-        uuid: &str,
+        uuid: Uuid,
         name: &VgpuTypeName,
         until: Instant,
     ) -> Result<Change, StepError> {
@@ -201,9 +225,9 @@ impl Steps<'_> {
                 "the mediated device {uuid} is no {name} of {parent}: it is left alone"
             )));
         }
-        let group = self.files.link_name(&format!("{MDEVS}/{uuid}/iommu_group"));
+        // Not those of its parent: others of that may be in use.
         let mut nodes = Nodes::default();
-        nodes.add(0, group.map(|number| format!("/dev/vfio/{number}")));
+        nodes.add_mdev(0, &self.files, uuid);
         self.refuse_if_open(parent, &nodes)?;
         let gone = |steps: &Self| steps.made(uuid).is_none();
         self.again(parent, &format!("{MDEVS}/{uuid}/remove"), "1", until, gone)?;
@@ -211,7 +235,7 @@ impl Steps<'_> {
     }
 
     /// Parent and type of a mediated device that is there.
-    fn made(&self, uuid: &str) -> Option<(Option<PciAddress>, Option<VgpuTypeName>)> {
+    fn made(&self, uuid: Uuid) -> Option<(Option<PciAddress>, Option<VgpuTypeName>)> {
         let device = std::fs::canonicalize(self.files.path(&format!("{MDEVS}/{uuid}"))).ok()?;
         let parent = device.parent().and_then(|parent| parent.file_name()?.to_str()?.parse().ok());
         let name = self.files.text(&format!("{MDEVS}/{uuid}/mdev_type/name"));

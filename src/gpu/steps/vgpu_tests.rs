@@ -199,6 +199,8 @@ fn answer(root: PathBuf) -> impl FnMut() + Send + 'static {
             std::fs::write(device.join(UUID).join("remove"), "").unwrap();
             std::os::unix::fs::symlink("../mdev_supported_types/nvidia-746", device.join(UUID).join("mdev_type"))
                 .unwrap();
+            std::os::unix::fs::symlink("../../../../kernel/iommu_groups/31", device.join(UUID).join("iommu_group"))
+                .unwrap();
             std::os::unix::fs::symlink(device.join(UUID), &link).unwrap();
         }
         if std::fs::read_to_string(device.join(UUID).join("remove")).is_ok_and(|text| text == "1\n") {
@@ -217,12 +219,58 @@ fn a_mediated_device_comes_and_goes_once() {
     assert_eq!(run(&tree, "make", &site, "A2-4Q"), Ok(vec![]), "it is there already");
     insta::assert_snapshot!(refused(run(&tree, "make", &site, "A2-8Q"), StepKind::Refused), @"there is a mediated device c2177883-f1bb-47f0-914d-32a22e3a8804 already, and it is no A2-8Q");
     insta::assert_snapshot!(refused(run(&tree, "remove", &site, "A2-8Q"), StepKind::Refused), @"the mediated device c2177883-f1bb-47f0-914d-32a22e3a8804 is no A2-8Q of 0000:c8:00.4: it is left alone");
-    tree.link(&format!("sys/bus/pci/devices/{VF}/{UUID}/iommu_group"), "../../../../kernel/iommu_groups/31");
     tree.holder(99, "qemu", &["/dev/vfio/31"], "qemu -name guest=gvm-b");
     insta::assert_snapshot!(refused(run(&tree, "remove", &site, "A2-4Q"), StepKind::Refused), @"0000:c8:00.4 is in use: pid 99 (qemu, domain gvm-b) has /dev/vfio/31 open");
     std::fs::remove_dir_all(tree.path("proc")).unwrap();
+    // The node that newer kernels have of it counts as well; what its parent or a neighbour of it has open does not.
+    tree.write(&format!("sys/bus/pci/devices/{VF}/{UUID}/vfio-dev/vfio7/x"), "");
+    tree.holder(99, "qemu", &["/dev/vfio/devices/vfio7"], "qemu -name guest=gvm-b");
+    insta::assert_snapshot!(refused(run(&tree, "remove", &site, "A2-4Q"), StepKind::Refused), @"0000:c8:00.4 is in use: pid 99 (qemu, domain gvm-b) has /dev/vfio/devices/vfio7 open");
+    std::fs::remove_dir_all(tree.path("proc")).unwrap();
+    tree.group(12, &[VF]);
+    tree.holder(98, "qemu", &["/dev/vfio/12", "/dev/vfio/32"], "qemu -name guest=gvm-c");
     assert!(run(&tree, "remove", &site, "A2-4Q").is_ok());
     assert_eq!(run(&tree, "remove", &site, "A2-4Q"), Ok(vec![]), "it is gone already");
+    drop(kernel);
+}
+
+/// Without a driver of VFIO nobody could open it; made anew by the next try it must not be.
+#[test]
+fn a_device_that_no_driver_takes_is_told() {
+    let (tree, root) = parent();
+    let site = format!("{VF}/{UUID}");
+    let group = root.join(format!("sys/bus/pci/devices/{VF}/{UUID}/iommu_group"));
+    let mut kernel = answer(root);
+    let kernel = Kernel::new(move || {
+        kernel();
+        let _ = std::fs::remove_file(&group);
+    });
+    for _ in 0..2 {
+        insta::allow_duplicates! {
+            insta::assert_snapshot!(refused(run(&tree, "make", &site, "A2-4Q"), StepKind::Failed), @"0000:c8:00.4: A2-4Q c2177883-f1bb-47f0-914d-32a22e3a8804 was made, and no driver of VFIO has taken it within 0.6 s");
+        }
+    }
+    drop(kernel);
+    assert!(run(&tree, "remove", &site, "A2-4Q").is_err(), "the kernel has stopped answering");
+}
+
+/// One that is going away takes a moment to be counted as available again.
+#[test]
+fn what_is_available_is_read_anew_until_it_is() {
+    let (tree, root) = parent();
+    let left = root.join(format!("sys/bus/pci/devices/{VF}/mdev_supported_types/nvidia-746/available_instances"));
+    std::fs::write(&left, "0\n").unwrap();
+    let site = format!("{VF}/{UUID}");
+    insta::assert_snapshot!(refused(run(&tree, "make", &site, "A2-4Q"), StepKind::Failed), @"0000:c8:00.4 makes no A2-4Q: none is available");
+    let (mut kernel, mut looks) = (answer(root), 0);
+    let kernel = Kernel::new(move || {
+        looks += 1;
+        if looks == 10 {
+            std::fs::write(&left, "1\n").unwrap();
+        }
+        kernel();
+    });
+    assert_eq!(run(&tree, "make", &site, "A2-4Q"), Ok(vec![format!("{UUID} > create")]));
     drop(kernel);
 }
 

@@ -14,7 +14,7 @@ use crate::hypervisor::{
     ByteStream, DomainSpec, DomainStats, DomainVerdict, ErrorKind, Hypervisor, HypervisorError, HypervisorFacts,
     LiveChange, Result, Wake,
 };
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::{Observed, Power, WhyPaused};
@@ -114,7 +114,7 @@ impl Hypervisor for FakeHypervisor {
         self.call(Op::Apply, Some(vm), |world| world.domain(vm)?.apply(change)).await
     }
 
-    async fn attach_devices(&self, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+    async fn attach_devices(&self, vm: VmId, devices: &[HostDevice]) -> Result<()> {
         self.call(Op::AttachDevices, Some(vm), |world| world.attach(vm, devices)).await
     }
 

@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Call, Guest, Op};
 use crate::hypervisor::{DomainSpec, DomainStats, ErrorKind, HypervisorError, LiveChange, PLUG_PORTS, Result};
 use crate::model::caps::Caps;
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::id::VmId;
 use crate::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use crate::model::state::{Observed, ObservedDomain, Power, WhyPaused};
@@ -42,7 +42,7 @@ pub(super) struct FakeDomain {
     config: Numbers,
     live: Option<Numbers>,
     /// Host devices that were plugged since its start, one into each port.
-    plugged: Vec<PciAddress>,
+    plugged: Vec<HostDevice>,
     pub power: Power,
     pub is_off_by_guest: bool,
     pub root_disk: Mib,
@@ -160,7 +160,7 @@ impl World {
         Ok(())
     }
 
-    fn refuse_taken(&self, vm: VmId, wanted: &[PciAddress]) -> Result<()> {
+    fn refuse_taken(&self, vm: VmId, wanted: &[HostDevice]) -> Result<()> {
         let taken = self.domains.iter().find(|(id, other)| **id != vm && other.has().any(|dev| wanted.contains(dev)));
         match taken {
             Some((other, _)) => {
@@ -170,10 +170,10 @@ impl World {
         }
     }
 
-    pub(super) fn attach(&mut self, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+    pub(super) fn attach(&mut self, vm: VmId, devices: &[HostDevice]) -> Result<()> {
         self.refuse_taken(vm, devices)?;
         let domain = self.active(vm)?;
-        let missing: Vec<PciAddress> =
+        let missing: Vec<HostDevice> =
             devices.iter().copied().filter(|device| !domain.has().any(|has| has == device)).collect();
         if domain.plugged.len() + missing.len() > usize::from(PLUG_PORTS) {
             return refuse(ErrorKind::Conflict, vm, "it has too few free ports");
@@ -257,7 +257,7 @@ impl FakeDomain {
     }
 
     /// Host devices that it has now.
-    fn has(&self) -> impl Iterator<Item = &PciAddress> {
+    fn has(&self) -> impl Iterator<Item = &HostDevice> {
         let defined = if self.live.is_some() { self.spec.hostdevs.as_slice() } else { &[] };
         defined.iter().chain(&self.plugged)
     }

@@ -12,7 +12,7 @@ use super::observe::{Ours, need, need_active};
 use crate::hypervisor::raw::{self, Setting};
 use crate::hypervisor::{ErrorKind, HypervisorError, LiveChange, Result, xml};
 use crate::model::caps::Caps;
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::id::VmId;
 use crate::model::units::Mib;
 use crate::model::vm::domain_name;
@@ -37,23 +37,23 @@ pub(super) fn apply(conn: &Connect, shared: &Shared, vm: VmId, change: &LiveChan
 }
 
 /// Into the running domain alone: the definition gives the devices their own ports, at the next start.
-pub(super) fn attach_devices(conn: &Connect, shared: &Shared, vm: VmId, devices: &[PciAddress]) -> Result<()> {
+pub(super) fn attach_devices(conn: &Connect, shared: &Shared, vm: VmId, devices: &[HostDevice]) -> Result<()> {
     let doing = format!("plugging devices into domain {}", domain_name(vm));
     let ours = need_active(conn, vm, &doing)?;
-    let has = |device: &PciAddress| ours.description.observed.hostdevs.contains(&device.to_string());
-    let mut missing: Vec<PciAddress> = devices.iter().copied().filter(|device| !has(device)).collect();
+    let has = |device: &HostDevice| ours.description.observed.hostdevs.contains(&device.to_string());
+    let mut missing: Vec<HostDevice> = devices.iter().copied().filter(|device| !has(device)).collect();
     if missing.is_empty() {
         return Ok(());
     }
     // The card itself comes last: by then the guest's driver finds what belongs to it.
-    missing.sort_by_key(|device| (device.domain, device.bus, device.slot, Reverse(device.function)));
+    missing.sort_by_key(|device| device.pci().map(|pci| (pci.domain, pci.bus, pci.slot, Reverse(pci.function))));
     let ports = xml::free_ports(&ours.domain.xml_desc(0).said(&doing)?)?;
     if ports.len() < missing.len() {
         let (free, wanted) = (ports.len(), missing.len());
         let message = format!("it has {free} free ports for {wanted} devices; more need a restart");
         return conflict(&doing, message);
     }
-    let plug = |(device, port): (PciAddress, u8)| {
+    let plug = |(device, port): (HostDevice, u8)| {
         let device = xml::hostdev(&shared.templates, device, port)?;
         ours.domain.attach_device_flags(&device, sys::VIR_DOMAIN_AFFECT_LIVE).map(|_| ()).said(&doing)
     };

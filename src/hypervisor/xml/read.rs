@@ -1,6 +1,7 @@
 //! Domain XML of libvirt (or of our own template) -> [`Description`].
 
 use serde::Deserialize;
+use uuid::Uuid;
 
 use super::super::{ErrorKind, HypervisorError, Result};
 use super::schema::{
@@ -9,7 +10,7 @@ use super::schema::{
 };
 use super::{CAPS_URI, CPU_PERIOD_US, VM_URI, net_average};
 use crate::model::caps::Caps;
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::{HostDevice, PciAddress};
 use crate::model::id::VmId;
 use crate::model::state::{ObservedDomain, Power};
 use crate::model::units::Mib;
@@ -65,7 +66,7 @@ pub(in crate::hypervisor) fn read_domain(xml: &str) -> Result<Description> {
         match device {
             DeviceXml::Disk(disk) => disks.push(disk.described()),
             DeviceXml::Interface(nic) => nics.push(nic),
-            DeviceXml::Hostdev(device) => hostdevs.extend(device.address().map(|address| address.to_string())),
+            DeviceXml::Hostdev(device) => hostdevs.extend(device.device().map(|device| device.to_string())),
             DeviceXml::Channel(channel) => {
                 let target = channel.target.unwrap_or_default();
                 is_agent_connected |= target.name == "org.qemu.guest_agent.0" && target.state == "connected";
@@ -254,14 +255,17 @@ impl DiskXml {
 }
 
 impl HostdevXml {
-    fn address(&self) -> Option<PciAddress> {
+    fn device(&self) -> Option<HostDevice> {
         let address = self.source.as_ref()?.address.as_ref()?;
+        if let Some(uuid) = &address.uuid {
+            return Uuid::try_parse(uuid).ok().map(HostDevice::Mdev);
+        }
         let digits = |text: &str| u32::from_str_radix(text.trim_start_matches("0x"), 16).ok();
-        Some(PciAddress {
+        Some(HostDevice::Pci(PciAddress {
             domain: digits(&address.domain)?,
             bus: u8::try_from(digits(&address.bus)?).ok()?,
             slot: u8::try_from(digits(&address.slot)?).ok()?,
             function: u8::try_from(digits(&address.function)?).ok()?,
-        })
+        }))
     }
 }

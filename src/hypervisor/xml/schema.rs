@@ -201,11 +201,14 @@ pub(super) struct HostdevXml {
 #[derive(Debug, Deserialize)]
 pub(super) struct HostdevSourceXml {
     #[serde(default)]
-    pub address: Option<PciXml>,
+    pub address: Option<HostAddressXml>,
 }
 
+/// Of a PCI function, or of a mediated device, which has a UUID and nothing else.
 #[derive(Debug, Deserialize)]
-pub(super) struct PciXml {
+pub(super) struct HostAddressXml {
+    #[serde(default, rename = "@uuid")]
+    pub uuid: Option<String>,
     #[serde(default, rename = "@domain")]
     pub domain: String,
     #[serde(default, rename = "@bus")]

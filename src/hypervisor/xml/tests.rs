@@ -4,11 +4,13 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::hypervisor::{DomainDisk, DomainNic, Firmware};
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::host::Accelerator;
 use crate::model::image::DiskFormat;
 use crate::model::network::{GuestAddress, MacAddress};
 
+/// A mediated device.
+const MDEV: &str = "c2177883-f1bb-47f0-914d-32a22e3a8804";
 const ID: &str = "0190f5a4-1111-7222-8333-444455556666";
 
 /// A machine with a root disk, a seed and a network card.
@@ -97,7 +99,7 @@ fn bare() -> DomainSpec {
 
 fn gpus(addresses: &[&str]) -> DomainSpec {
     DomainSpec {
-        hostdevs: addresses.iter().map(|address| address.parse::<PciAddress>().unwrap()).collect(),
+        hostdevs: addresses.iter().map(|address| address.parse::<HostDevice>().unwrap()).collect(),
         numa_node: Some(1),
         ..usual()
     }
@@ -121,6 +123,7 @@ fn descriptions_by_kind() {
         ("uefi", usual()),
         ("uefi-desktop", desktop()),
         ("uefi-two-cards", gpus(&["0000:41:00.0", "0000:41:00.1", "0000:81:00.0"])),
+        ("uefi-mdevs", gpus(&[MDEV, "0000:41:00.0", "b0b0b0b0-f1bb-47f0-914d-32a22e3a8804"])),
         ("kernel-emulated-capped", tiny()),
         ("firmware-only", bare()),
     ];
@@ -133,7 +136,7 @@ fn descriptions_by_kind() {
 
 #[test]
 fn what_was_written_is_read_back() {
-    for spec in [usual(), desktop(), tiny(), bare(), gpus(&["0000:41:00.0"])] {
+    for spec in [usual(), desktop(), tiny(), bare(), gpus(&["0000:41:00.0"]), gpus(&[MDEV, "0000:41:00.0"])] {
         let read = read_domain(&rendered(&spec)).unwrap();
         assert_eq!(read.id, Some(spec.id));
         assert!(spec.is_met_by(&read.observed), "{read:?}");
@@ -155,7 +158,11 @@ fn places(xml: &str, device: &str) -> Vec<String> {
 #[test]
 fn cards_move_neither_network_nor_disks() {
     let without = rendered(&usual());
-    for cards in [&["0000:41:00.0"][..], &["0000:41:00.0", "0000:42:00.0", "0000:81:00.0", "0000:82:00.0"]] {
+    for cards in [
+        &["0000:41:00.0"][..],
+        &[MDEV, "0000:41:00.0"],
+        &["0000:41:00.0", "0000:42:00.0", "0000:81:00.0", "0000:82:00.0"],
+    ] {
         let with = rendered(&gpus(cards));
         assert_eq!(places(&with, "interface"), places(&without, "interface"));
         assert_eq!(places(&with, "disk"), places(&without, "disk"));
@@ -189,6 +196,16 @@ fn a_device_is_plugged_into_a_port_that_holds_nothing() {
       <address type='pci' domain='0x0000' bus='0x0d' slot='0x00' function='0x0'/>
     </hostdev>
     ");
+    let mdev = hostdev(&Templates::default(), MDEV.parse().unwrap(), 12).unwrap();
+    insta::assert_snapshot!(mdev, @r"
+    <hostdev mode='subsystem' type='mdev' model='vfio-pci' display='off'>
+      <source>
+        <address uuid='c2177883-f1bb-47f0-914d-32a22e3a8804'/>
+      </source>
+      <alias name='ua-gvm-port12'/>
+      <address type='pci' domain='0x0000' bus='0x0c' slot='0x00' function='0x0'/>
+    </hostdev>
+    ");
     let free = |xml: &str| free_ports(xml).unwrap();
     for spec in [usual(), desktop(), tiny(), bare(), gpus(&["0000:0d:00.0", "0000:81:00.0"])] {
         assert_eq!(free(&rendered(&spec)), [12, 13, 14, 15], "the host's own buses do not count");
@@ -197,6 +214,9 @@ fn a_device_is_plugged_into_a_port_that_holds_nothing() {
     let with_device = rendered(&usual()).replace("  </devices>", &plugged);
     assert_eq!(free(&with_device), [12, 14, 15]);
     assert_eq!(read_domain(&with_device).unwrap().observed.hostdevs, ["0000:41:00.1"]);
+    let with_both = with_device.replace("  </devices>", &format!("{mdev}  </devices>"));
+    assert_eq!(free(&with_both), [14, 15]);
+    assert_eq!(read_domain(&with_both).unwrap().observed.hostdevs, ["0000:41:00.1", MDEV]);
     let others = "<rng model='virtio'><address type='pci' domain='0x0000' bus='0x0e' slot='0x00' function='0x0'/></rng></devices>";
     assert_eq!(free(&rendered(&usual()).replace("</devices>", others)), [12, 13, 15]);
     // A template of an administrator's own may lack ports.
@@ -239,6 +259,15 @@ fn a_template_that_drops_or_adds_devices_is_refused() {
     assert!(verdict(&built_in.replace("<rom enabled='no'/>", "{{ nick }}")).unwrap_err().contains("undefined value"));
     let without_disks = built_in.replace("{% for disk in disks %}", "{% for disk in [] %}");
     assert!(verdict(&without_disks).unwrap_err().contains("it has 0 <disk> and should have 2"));
+    let with_mdev = |text: &str| {
+        std::fs::write(folder.path().join("domain.xml.j2"), text).unwrap();
+        let spec = gpus(&[MDEV]);
+        domain(&templates, &spec, &site(&spec)).map_err(|e| e.to_string())
+    };
+    // One of an administrator's that knows no mediated devices.
+    let refused = with_mdev(&built_in.replace("dev.uuid is not none", "false")).unwrap_err();
+    assert!(refused.contains("its host devices are not the machine's"), "{refused}");
+    assert!(with_mdev(built_in).is_ok());
     let other_name = built_in.replace("<name>{{ name }}", "<name>x{{ name }}");
     assert!(verdict(&other_name).unwrap_err().contains("another name"));
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{{ b }}{% endfor %}{% endfor %}";

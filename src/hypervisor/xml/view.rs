@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::super::{DomainSpec, ErrorKind, Firmware, HypervisorError, PLUG_PORTS, Result};
 use super::{CAPS_URI, VM_URI, plain_text};
 use crate::model::caps::Caps;
-use crate::model::gpu::PciAddress;
+use crate::model::gpu::HostDevice;
 use crate::model::vm::domain_name;
 
 const NIC_BUS: u8 = 1;
@@ -142,8 +142,10 @@ struct NicView<'a> {
     is_filtered: bool,
 }
 
-#[derive(Debug, Serialize)]
+/// Where the device is on the host: a mediated device has a UUID, a function the four others.
+#[derive(Debug, Default, Serialize)]
 pub(super) struct HostdevView {
+    uuid: Option<String>,
     domain: String,
     bus: String,
     slot: String,
@@ -334,12 +336,12 @@ fn disks(spec: &DomainSpec) -> Result<Vec<DiskView<'_>>> {
 }
 
 /// Functions of one slot of the host stay functions of one slot of the guest, as a card and its sound are on a real
-/// board. The order of the slots is that of the spec.
-fn slots_of(hostdevs: &[PciAddress]) -> Vec<Vec<PciAddress>> {
-    let mut slots: Vec<Vec<PciAddress>> = Vec::new();
+/// board; a mediated device has one to itself. The order of the slots is that of the spec.
+fn slots_of(hostdevs: &[HostDevice]) -> Vec<Vec<HostDevice>> {
+    let slot_of = |device: &HostDevice| device.pci().map(|pci| (pci.domain, pci.bus, pci.slot));
+    let mut slots: Vec<Vec<HostDevice>> = Vec::new();
     for device in hostdevs {
-        let same =
-            |other: &PciAddress| (other.domain, other.bus, other.slot) == (device.domain, device.bus, device.slot);
+        let same = |other: &HostDevice| slot_of(other).is_some() && slot_of(other) == slot_of(device);
         match slots.iter_mut().find(|slot| slot.first().is_some_and(same)) {
             Some(slot) => slot.push(*device),
             None => slots.push(vec![*device]),
@@ -355,30 +357,31 @@ pub(super) const fn spare_ports() -> std::ops::Range<u8> {
 
 /// A device to plug into a spare port. libvirt plugs nothing but function 0, so that functions of one slot of the host go
 /// into ports of their own until the next start.
-pub(super) fn plugged(device: PciAddress, bus: u8) -> HostdevView {
+pub(super) fn plugged(device: HostDevice, bus: u8) -> HostdevView {
     let mut view = HostdevView::new(device, bus, 0);
     view.alias = format!("ua-gvm-port{bus}");
     view
 }
 
 impl HostdevView {
-    fn new(device: PciAddress, bus: u8, function: u8) -> Self {
-        Self {
-            domain: format!("0x{:04x}", device.domain),
-            bus: hex(device.bus),
-            slot: hex(device.slot),
-            function: format!("0x{:x}", device.function),
-            guest_bus: hex(bus),
-            guest_function: format!("0x{function:x}"),
-            is_multifunction: false,
-            alias: String::new(),
+    fn new(device: HostDevice, bus: u8, function: u8) -> Self {
+        let guest = Self { guest_bus: hex(bus), guest_function: format!("0x{function:x}"), ..Self::default() };
+        match device {
+            HostDevice::Pci(pci) => Self {
+                domain: format!("0x{:04x}", pci.domain),
+                bus: hex(pci.bus),
+                slot: hex(pci.slot),
+                function: format!("0x{:x}", pci.function),
+                ..guest
+            },
+            HostDevice::Mdev(uuid) => Self { uuid: Some(uuid.to_string()), ..guest },
         }
     }
 }
 
-fn hostdevs(bus: u8, functions: Vec<PciAddress>, card: u8) -> Vec<HostdevView> {
+fn hostdevs(bus: u8, functions: Vec<HostDevice>, card: u8) -> Vec<HostdevView> {
     let is_shared = functions.len() > 1;
-    let view = |(function, device): (u8, PciAddress)| HostdevView {
+    let view = |(function, device): (u8, HostDevice)| HostdevView {
         is_multifunction: is_shared && function == 0,
         // libvirt takes names of ours only with this beginning; QEMU gets it as the device's id.
         alias: format!("ua-gvm-gpu{card}-{function}"),

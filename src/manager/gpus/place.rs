@@ -3,6 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use uuid::Uuid;
+
 use super::super::{Kind, Manager, ManagerError, Result};
 use super::planners::Planners;
 use super::{Seen, sanitise};
@@ -81,7 +83,9 @@ impl Table {
         let Partition::Vgpu { gpu, site, name, slice, .. } = partition else { return false };
         let is_its = |taken: &Taken| taken.is_ours && taken.name.as_ref().is_none_or(|other| other == name);
         let is_good = |parent: &vgpu::Parent| {
-            parent.address == site.parent && parent.fault.is_none() && parent.taken.iter().any(is_its)
+            // A stranger may have taken its place, where there is but one.
+            let is_alone = !parent.is_single || parent.taken.len() == 1;
+            parent.address == site.parent && parent.fault.is_none() && is_alone && parent.taken.iter().any(is_its)
         };
         let mut pools = self.pools.iter().filter(|pool| pool.gpu == *gpu && pool.blocked.is_none());
         pools.any(|pool| {
@@ -96,7 +100,7 @@ impl Table {
 
     /// Picks.
     pub fn pick(&self, requests: &[GpuRequest]) -> std::result::Result<Vec<Partition>, WhyNot> {
-        choose(requests, &self.devices, &self.held, &self.pools, Policy::default())
+        choose(requests, &self.devices, &self.held, &self.pools, Policy::default(), Uuid::now_v7())
     }
 }
 
@@ -191,7 +195,7 @@ impl Manager {
             return Err(ManagerError::conflict(message).hint(format!("gvm stop {0} && gvm start {0}", vm.name)));
         }
         if is_left {
-            leases::release(tx, vm.id).await?;
+            give_up(tx, &held).await?;
         }
         let held = if is_left { Vec::new() } else { held };
         let Some(seen) = seen else { return Ok(()) };
@@ -212,9 +216,7 @@ impl Manager {
             // Somebody started it by hand, without cards.
             vm.restart_requested = Some(vm.generation);
         }
-        // What it held and is still bound is given back by the next tidying: nobody holds it, and what its drivers were
-        // is on the card's own row.
-        leases::release(tx, vm.id).await?;
+        give_up(tx, &held).await?;
         let own = sanitise::lend(tx, vm.id).await?;
         let table = self.gpu_table(tx, seen, user).await?;
         let chosen = self.pick_gpus(&table, &vm.spec)?;
@@ -269,6 +271,19 @@ impl Manager {
         }
         Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib), is_tight })
     }
+}
+
+/// Gives up what a machine that is off holds. A card that is still bound is given back by the next tidying: nobody holds
+/// it, and what its drivers were is on its own row. Of a vGPU nothing but its lease tells whose it is, so that one stays
+/// until the vGPU was taken away.
+async fn give_up(tx: &mut Write, held: &[GpuLease]) -> Result<()> {
+    for lease in held {
+        match lease.partition.vgpu() {
+            Some(_) => leases::set_state_of(tx, lease.id, LeaseState::Sanitising).await?,
+            None => leases::release_one(tx, lease.id).await?,
+        }
+    }
+    Ok(())
 }
 
 /// The entries of a look with what is decided by now.

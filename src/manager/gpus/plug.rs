@@ -60,10 +60,10 @@ impl Manager {
             true => self.choose_gpus(tx, seen, user, &vm.spec).await?,
             false => self.could_have_gpus(tx, seen, user, &vm.spec).await?,
         };
-        let functions = chosen.partitions.iter().map(|partition| partition.functions().len()).sum::<usize>();
-        if functions > usize::from(PLUG_PORTS) {
+        let devices = chosen.partitions.iter().map(|partition| partition.devices().len()).sum::<usize>();
+        if devices > usize::from(PLUG_PORTS) {
             let message = format!(
-                "up to {PLUG_PORTS} functions of GPUs can be plugged into a running VM, and these have {functions}"
+                "up to {PLUG_PORTS} functions of GPUs can be plugged into a running VM, and these have {devices}"
             );
             return Err(ManagerError::conflict(message).hint(after_stop(vm, requests)));
         }
@@ -111,9 +111,9 @@ pub(in crate::manager) async fn attach(manager: &Manager, vm: &Vm, step: &'stati
     // What it has of its memory already need not be found any more; unknown counts as nothing.
     let stats = manager.hypervisor.stats(vm.id).await.unwrap_or_default();
     must_have_memory(vm, Mib(stats.rss_kib / 1024), step).await?;
-    let functions: Vec<_> = held.iter().flat_map(|lease| lease.partition.functions()).collect();
+    let devices: Vec<_> = held.iter().flat_map(|lease| lease.partition.devices()).collect();
     manager.watch.tell(vm, "gpu", "plugging its GPUs into the running machine");
-    let attached = manager.hypervisor.attach_devices(vm.id, &functions).await;
+    let attached = manager.hypervisor.attach_devices(vm.id, &devices).await;
     attached.map_err(|e| Failure::hypervisor(step, &e))?;
     hold::point("gpu-attached").await;
     let mut tx = manager.store.write().await.map_err(on_store)?;

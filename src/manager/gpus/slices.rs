@@ -7,14 +7,16 @@ use jiff::Timestamp;
 
 use super::super::Manager;
 use super::super::steps::{Done, Failure};
-use super::steps::{GivenBack, last, transient, why, withhold_stuck};
+use super::steps::{GivenBack, last, transient, why, withhold, withhold_stuck};
 use super::{Seen, instances, shape};
 use crate::gpu::BindError;
 use crate::model::card::function::FunctionState;
 use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
-use crate::model::gpu::{Partition, VgpuTypeName};
+use crate::model::gpu::{GpuLease, Partition, VgpuTypeName};
+use crate::model::id::VmId;
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::vm::Vm;
+use crate::store::{self, Write, commit, gpus, leases, vms};
 
 /// True where a function carries what the partition wants of it. A type that nobody can name is taken for it: only a
 /// lease of ours has it made.
@@ -63,6 +65,42 @@ pub(super) async fn ensure_made(
     }
 }
 
+/// Takes away the vGPUs that a machine held and is not to have any more, and ends their leases.
+pub(super) async fn end_left(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
+    let on_store = |error| Failure::store(step, &error);
+    let mut tx = manager.store.write().await.map_err(on_store)?;
+    let leases = left(&mut tx, vm.id).await.map_err(on_store)?;
+    let rows = gpus::read(&mut tx).await.map_err(on_store)?;
+    drop(tx);
+    for lease in leases {
+        let gpu = lease.partition.gpu();
+        let _hands = manager.gpus.hands_on(gpu).await;
+        // What hangs in the kernel is gone with the next restart of the host.
+        let is_stuck = |row: &&KnownGpu| matches!(row.withheld, Some(Withheld::Stuck { .. }));
+        if let Some(row) = rows.iter().find(|row| row.id == *gpu).filter(|row| !is_stuck(row)) {
+            match take_away(manager, row, &lease.partition).await.map_err(|why| transient(step, why))? {
+                GivenBack::Well => {}
+                GivenBack::Withheld(withheld) => withhold(manager, gpu, withheld).await.map_err(on_store)?,
+            }
+        }
+        let mut tx = manager.store.write().await.map_err(on_store)?;
+        // Its owner may have changed his mind meanwhile.
+        if left(&mut tx, vm.id).await.map_err(on_store)?.iter().any(|other| other.id == lease.id) {
+            leases::release_one(&mut tx, lease.id).await.map_err(on_store)?;
+        }
+        commit(tx).await.map_err(on_store)?;
+    }
+    Ok(())
+}
+
+/// Leases of a machine that its placement knows nothing of any more.
+async fn left(tx: &mut Write, vm: VmId) -> store::Result<Vec<GpuLease>> {
+    let Some(row) = vms::read(tx, vm).await? else { return Ok(Vec::new()) };
+    let mut leases = leases::read(tx).await?;
+    leases.retain(|lease| lease.vm == vm && !row.placement.gpus.contains(&lease.partition));
+    Ok(leases)
+}
+
 /// Takes away a vGPU that no machine uses any more, and the MIG instance behind it; an error means: again later. The
 /// caller has the card's lock.
 pub(super) async fn take_away(
@@ -74,8 +112,13 @@ pub(super) async fn take_away(
     let backend = &manager.gpus.backend;
     let states = backend.functions(&[site.parent]).await.map_err(|e| e.to_string())?;
     let Some(state) = states.first().filter(|state| state.is_there) else { return Ok(GivenBack::Well) };
-    if state.is_open == Some(true) {
-        return Err(format!("somebody still has {} open", site.parent));
+    let is_open = match site.uuid {
+        // Others of its parent may be in use.
+        Some(uuid) => state.open_mdevs.contains(&uuid),
+        None => state.is_open == Some(true),
+    };
+    if is_open {
+        return Err(format!("somebody still has {site} open"));
     }
     // Another's by now, or gone with a restart of the host.
     if !state.vgpus.iter().any(|made| is_it(made, site, name)) {

@@ -14,7 +14,7 @@ use crate::gpu::BindError;
 use crate::host::{HostRoot, facts};
 use crate::model::card::Card;
 use crate::model::card::function::{FunctionState, Restore};
-use crate::model::gpu::{GpuId, LeaseState, Partition};
+use crate::model::gpu::{GpuId, GpuLease, LeaseState, Partition};
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::PciAddress;
 use crate::model::state::Observed;
@@ -32,11 +32,11 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
     if leases.is_empty() {
         return Ok(GpuFacts::NoLease);
     }
-    let functions: Vec<PciAddress> = leases.iter().flat_map(|lease| lease.partition.functions()).collect();
     if let Observed::Defined(domain) = observed
         && observed.is_active()
     {
-        let has_all = functions.iter().all(|function| domain.hostdevs.contains(&function.to_string()));
+        let mut devices = leases.iter().flat_map(|lease| lease.partition.devices());
+        let has_all = devices.all(|device| domain.hostdevs.contains(&device.to_string()));
         match leases.iter().all(|lease| lease.state == LeaseState::Attached) {
             true if has_all => return Ok(GpuFacts::Attached),
             _ if has_all => return Ok(GpuFacts::Bound),
@@ -45,10 +45,19 @@ pub(in crate::manager) async fn standing(manager: &Manager, vm: &Vm, observed: &
             _ => {}
         }
     }
-    if leases.iter().any(|lease| lease.state == LeaseState::Sanitising) {
+    let is_left = |lease: &GpuLease| !vm.placement.gpus.contains(&lease.partition);
+    if leases.iter().any(|lease| lease.state == LeaseState::Sanitising || is_left(lease)) {
         // What of them is still bound is not worth a look: taking them is repeatable.
         return Ok(GpuFacts::NotBound);
     }
+    // Of a mediated device that is the one that carries it.
+    let functions = |lease: &GpuLease| match lease.partition.vgpu() {
+        Some((site, _)) => vec![site.parent],
+        None => lease.partition.functions(),
+    };
+    let mut functions: Vec<PciAddress> = leases.iter().flat_map(functions).collect();
+    functions.sort_unstable();
+    functions.dedup();
     let states = manager.gpus.backend.functions(&functions).await.map_err(|e| e.to_string())?;
     let is_taken = |partition: &Partition| match partition {
         Partition::Vgpu { .. } => slices::is_made(partition, &states),
@@ -73,6 +82,10 @@ pub(super) fn last(step: &'static str, message: impl Into<String>) -> Failure {
 /// Takes the cards of a machine that is off, or into which they are to be plugged: everything is checked first, then
 /// recorded, then done.
 pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
+    slices::end_left(manager, vm, step).await?;
+    if vm.spec.gpus.is_empty() {
+        return Ok(());
+    }
     let leases = manager.store.leases_of(vm.id).await.map_err(|e| Failure::store(step, &e))?;
     if leases.is_empty() {
         return Err(last(step, "it holds no GPU any more; start it again to be given one"));

@@ -10,6 +10,7 @@ use super::place::{Reader, Table, with_decisions};
 use super::{Seen, shape};
 use crate::auth::policy::Permit;
 use crate::model::card::blockers::BlockerKind;
+use crate::model::card::vgpu::{MadeVgpu, VgpuSite};
 use crate::model::card::{CardFinding, NvmlStatus};
 use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Service};
 use crate::model::id::VmId;
@@ -123,7 +124,8 @@ impl Manager {
             };
             let lease = leases.iter().find(is_its);
             let pool = table.pools.iter().find(|pool| pool.gpu == entry.id && entry.known.is_some());
-            let mut row = row(entry, device, lease, pool, &names, reader.eyes);
+            let carried = carried(entry, &leases, &names);
+            let mut row = row(entry, device, lease, pool, (&names, carried), reader.eyes);
             row.reasons.extend(not_in_shape(entry, &seen));
             row
         };
@@ -201,12 +203,31 @@ fn not_in_shape(entry: &Entry, seen: &Seen) -> Option<String> {
     Some(format!("it is not divided as it should be ({missing}); `gvm gpu mode {address} {word}` does it again"))
 }
 
+/// What vGPUs a function carries; with whose they are, where one function has several.
+fn carried(entry: &Entry, leases: &[GpuLease], names: &HashMap<VmId, String>) -> Vec<String> {
+    let Some(card) = &entry.card else { return Vec::new() };
+    let words = |made: &MadeVgpu| {
+        let what = match &made.name {
+            Some(name) => format!("carries {name}"),
+            None => format!("carries a vGPU of type {}", made.type_id),
+        };
+        let site = VgpuSite { parent: card.address, uuid: made.uuid };
+        let is_its = |lease: &&GpuLease| lease.partition.vgpu().is_some_and(|(other, _)| other == site);
+        let lease = leases.iter().find(is_its).filter(|_| !card.is_vf());
+        match lease.and_then(|lease| names.get(&lease.vm)) {
+            Some(vm) => format!("{what} for VM {vm}"),
+            None => what,
+        }
+    };
+    card.vgpu.iter().flat_map(|facts| &facts.made).map(words).collect()
+}
+
 fn row(
     entry: &Entry,
     device: Option<&GpuDevice>,
     lease: Option<&GpuLease>,
     pool: Option<&VgpuPool>,
-    names: &HashMap<VmId, String>,
+    (names, carried): (&HashMap<VmId, String>, Vec<String>),
     eyes: Eyes,
 ) -> GpuRow {
     let mut entry = entry.clone();
@@ -217,11 +238,7 @@ fn row(
         let told = [BlockerKind::Foreign, BlockerKind::NvSwitch, BlockerKind::VirtualFunction];
         let more = card.blockers.iter().filter(|blocker| told.contains(&blocker.kind));
         reasons.extend(more.map(|blocker| blocker.text.clone()));
-        let vgpu = card.vgpu.as_ref().filter(|_| card.is_vf());
-        reasons.extend(vgpu.into_iter().flat_map(|facts| &facts.made).map(|made| match &made.name {
-            Some(name) => format!("carries {name}"),
-            None => format!("carries a vGPU of type {}", made.type_id),
-        }));
+        reasons.extend(carried);
         if eyes == Eyes::Member {
             card.holders.clear();
             card.blockers.clear();

@@ -100,6 +100,10 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
         let why = given(card).map_or_else(String::new, |why| format!(", and {why}"));
         add(BlockerKind::Divided, format!("{} virtual functions of it are switched on{why}", sriov.enabled));
     }
+    let mdevs = card.vgpu.as_ref().map_or(0, |facts| facts.made.len());
+    if mdevs > 0 && !card.is_vf() {
+        add(BlockerKind::Divided, format!("vGPUs are made on it: {mdevs}"));
+    }
     if let Some(mig) = card.mig() {
         let on = |is_on| if is_on { "on" } else { "off" };
         match (mig.is_on, mig.is_on_pending) {

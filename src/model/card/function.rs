@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 use super::pci::PciIds;
 use super::shape::ShapeJob;
@@ -37,8 +38,12 @@ pub struct FunctionState {
     /// vGPUs that it carries.
     #[serde(default)]
     pub vgpus: Vec<MadeVgpu>,
-    /// Whether a process has its VFIO device open; `None` where none was seen and not all could be looked into.
+    /// Whether a process has its VFIO device open, or that of a mediated device of it; `None` where none was seen and not
+    /// all could be looked into.
     pub is_open: Option<bool>,
+    /// Its mediated devices that a process was seen to have open.
+    #[serde(default)]
+    pub open_mdevs: Vec<Uuid>,
 }
 
 impl FunctionState {
@@ -56,6 +61,7 @@ impl FunctionState {
             iommu_group: None,
             vgpus: Vec::new(),
             is_open: Some(false),
+            open_mdevs: Vec::new(),
         }
     }
 }

@@ -218,6 +218,9 @@ pub(super) fn fix(blocker: &Blocker, card: &Card, found: &Discovery, host: &Host
             let physical = card.physfn.unwrap_or(at);
             format!("gvm doctor | grep {physical}  # the card behind it")
         }
+        BlockerKind::Divided if card.vgpu.as_ref().is_some_and(|facts| !facts.made.is_empty()) => format!(
+            "gvm gpu show {at}  # a vGPU goes with its VM; one that is not gvm's: echo 1 > /sys/bus/mdev/devices/UUID/remove"
+        ),
         BlockerKind::Divided if card.vendor == Vendor::Nvidia => format!("/usr/lib/nvidia/sriov-manage -d {at}"),
         BlockerKind::Divided => format!("echo 0 > /sys/bus/pci/devices/{at}/sriov_numvfs"),
         BlockerKind::Mig => mig(card),

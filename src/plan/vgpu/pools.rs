@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::slices::MigPool;
 use super::{Parent, Taken, VgpuPool};
 use crate::model::card::Card;
-use crate::model::card::vgpu::{MadeVgpu, VgpuFramework, VgpuSite};
+use crate::model::card::vgpu::{MadeVgpu, VgpuSite};
 use crate::model::gpu::mig::{Geometry, Instance};
 use crate::model::gpu::{GpuId, VgpuTypeName};
 use crate::model::units::Mib;
@@ -84,12 +84,13 @@ fn parent(function: &Card, card: &Card, held: &[VgpuHeld]) -> Option<Parent> {
     };
     let is_single = function.is_vf();
     let here: Vec<&VgpuHeld> = held.iter().filter(|held| held.site.parent == function.address).collect();
-    let is_leased = |made: &MadeVgpu| here.iter().any(|held| is_single || held.site.uuid == made.uuid);
+    // Neither has a UUID where a function itself is the vGPU.
+    let is_leased = |made: &MadeVgpu| here.iter().any(|held| held.site.uuid == made.uuid);
     let made = facts.made.iter().map(|made| {
         let memory: Option<Mib> = made.name.as_ref().and_then(memory_of);
         Taken { name: made.name.clone(), memory, is_ours: is_leased(made), is_made: true }
     });
-    let is_made = |held: &VgpuHeld| facts.made.iter().any(|made| is_single || made.uuid == held.site.uuid);
+    let is_made = |held: &VgpuHeld| facts.made.iter().any(|made| made.uuid == held.site.uuid);
     let coming = here.iter().filter(|held| !is_made(held)).map(|held| Taken {
         name: Some(held.name.clone()),
         memory: memory_of(&held.name),
@@ -97,9 +98,6 @@ fn parent(function: &Card, card: &Card, held: &[VgpuHeld]) -> Option<Parent> {
         is_made: false,
     });
     let fault = facts.faults.first().cloned().or_else(|| match () {
-        () if facts.framework == VgpuFramework::Mdev => {
-            Some("this gvm gives no mediated devices to machines yet".to_owned())
-        }
         () if function.is_vf() && function.driver.is_none() => Some("no driver has it".to_owned()),
         // Its driver alone makes vGPUs on it.
         () if function.is_vf() && function.driver != card.driver => {
@@ -109,5 +107,6 @@ fn parent(function: &Card, card: &Card, held: &[VgpuHeld]) -> Option<Parent> {
         () => None,
     });
     let taken = made.chain(coming).collect();
-    Some(Parent { address: function.address, is_single, offered: facts.offered.clone(), taken, fault })
+    let (address, framework) = (function.address, facts.framework);
+    Some(Parent { address, framework, is_single, offered: facts.offered.clone(), taken, fault })
 }

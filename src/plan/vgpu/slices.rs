@@ -280,6 +280,7 @@ mod tests {
         let parent = |number: u8| Parent {
             address: PciAddress { slot: 1 + number / 8, function: number % 8, ..bdf },
             is_single: true,
+            framework: crate::model::card::vgpu::VgpuFramework::VendorVfio,
             offered: Vec::new(),
             taken: Vec::new(),
             fault: None,

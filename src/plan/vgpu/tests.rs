@@ -16,6 +16,7 @@ fn card(bus: u8, gib: u64, functions: u8, types: &[&str]) -> VgpuPool {
     let bdf = PciAddress { domain: 0, bus, slot: 0, function: 0 };
     let parent = |number: u8| Parent {
         address: PciAddress { slot: number / 8 + 1, function: number % 8, ..bdf },
+        framework: VgpuFramework::VendorVfio,
         is_single: true,
         offered: types.iter().map(|text| offered(text, None)).collect(),
         taken: Vec::new(),

@@ -307,7 +307,7 @@ async fn a_failed_plug_is_tried_again_and_devices_of_others_are_left_alone() {
     life.power(vm, Wanted::Start).await.unwrap();
     life.settle(vm).await;
     // Somebody plugs devices of his own.
-    let mine = [1, 2, 3].map(|slot| at(&format!("0000:c1:0{slot}.0")));
+    let mine = [1, 2, 3].map(|slot| at(&format!("0000:c1:0{slot}.0")).into());
     world.fake.attach_devices(vm, &mine).await.unwrap();
     assert_eq!(set(&life, vm, &["1"]).await.unwrap_err().kind, Kind::Conflict, "it has devices");
     assert_eq!(life.settle(vm).await, [""; 0]);

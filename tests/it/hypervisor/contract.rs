@@ -3,7 +3,7 @@
 use gvm::hypervisor::fake::FakeHypervisor;
 use gvm::hypervisor::{DomainSpec, ErrorKind, Hypervisor, LiveChange, PLUG_PORTS, Wake};
 use gvm::model::caps::Caps;
-use gvm::model::gpu::PciAddress;
+use gvm::model::gpu::{HostDevice, PciAddress};
 use gvm::model::id::VmId;
 use gvm::model::network::{GuestAddress, MacAddress, NetworkSpec};
 use gvm::model::state::{Observed, Power, WhyPaused};
@@ -84,7 +84,7 @@ async fn missing(hypervisor: &dyn Hypervisor, vm: VmId) {
         hypervisor.pause(vm).await.unwrap_err().kind,
         hypervisor.resume(vm).await.unwrap_err().kind,
         hypervisor.apply(vm, &LiveChange::Vcpus(1)).await.unwrap_err().kind,
-        hypervisor.attach_devices(vm, &[absent()]).await.unwrap_err().kind,
+        hypervisor.attach_devices(vm, &[absent().into()]).await.unwrap_err().kind,
         hypervisor.stats(vm).await.unwrap_err().kind,
         hypervisor.console(vm).await.err().unwrap().kind,
     ];
@@ -100,7 +100,7 @@ async fn off(hypervisor: &dyn Hypervisor, vm: VmId) {
         hypervisor.stats(vm).await.unwrap_err().kind,
         hypervisor.console(vm).await.err().unwrap().kind,
         hypervisor.apply(vm, &LiveChange::Vcpus(9)).await.unwrap_err().kind,
-        hypervisor.attach_devices(vm, &[absent()]).await.unwrap_err().kind,
+        hypervisor.attach_devices(vm, &[absent().into()]).await.unwrap_err().kind,
     ];
     assert_eq!(kinds, [ErrorKind::Conflict; 6]);
 }
@@ -111,7 +111,7 @@ async fn active(hypervisor: &dyn Hypervisor, spec: &DomainSpec) {
     assert_eq!(hypervisor.observe_all().await.unwrap(), [(vm, hypervisor.observe(vm).await)]);
     hypervisor.define(spec).await.unwrap();
     hypervisor.attach_devices(vm, &[]).await.unwrap();
-    let many: Vec<PciAddress> = (0..=PLUG_PORTS).map(|slot| PciAddress { slot, ..absent() }).collect();
+    let many: Vec<HostDevice> = (0..=PLUG_PORTS).map(|slot| PciAddress { slot, ..absent() }.into()).collect();
     assert_eq!(hypervisor.attach_devices(vm, &many).await.unwrap_err().kind, ErrorKind::Conflict);
     assert!(domain(hypervisor, vm).await.hostdevs.is_empty(), "all or none");
     let other = DomainSpec { tpm: true, ..spec.clone() };

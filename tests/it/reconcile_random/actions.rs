@@ -3,6 +3,7 @@
 use gvm::hypervisor::ErrorKind;
 use gvm::hypervisor::fake::{Guest, Op};
 use gvm::manager::power::Wanted;
+use gvm::model::gpu::GpuRequest;
 use proptest::prelude::*;
 
 /// One event. Machines are named by the order of their making, counted round.
@@ -134,4 +135,14 @@ pub fn action() -> impl Strategy<Value = Action> {
         2 => op().prop_map(|op| Action::LosesReply { op }),
         2 => prop::bool::weighted(0.3).prop_map(Action::Silence),
     ]
+}
+
+/// So many whole cards or, for every other one who asks, vGPUs of the one card that carries some.
+pub fn requests(who: usize, count: u32) -> Vec<GpuRequest> {
+    let texts = match count {
+        0 => Vec::new(),
+        count if who.is_multiple_of(2) => vec![count.to_string()],
+        count => (0..count).map(|_| "vgpu:A100D-40C".to_owned()).collect(),
+    };
+    GpuRequest::parse_list(&texts).unwrap()
 }

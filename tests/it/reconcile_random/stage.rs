@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use gvm::auth::policy;
+use gvm::gpu::GpuBackend;
 use gvm::hypervisor::Hypervisor;
 use gvm::hypervisor::fake::Guest;
 use gvm::image::disk::{self, DiskTools};
@@ -16,7 +17,7 @@ use gvm::manager::reconciler::{Looked, look};
 use gvm::manager::{Kind, ManagerError};
 use gvm::model::caps::CapsChange;
 use gvm::model::event::Outcome;
-use gvm::model::gpu::{GpuLease, GpuRequest};
+use gvm::model::gpu::GpuLease;
 use gvm::model::id::VmId;
 use gvm::model::quota::Quota;
 use gvm::model::state::{Observed, Power, WhyPaused};
@@ -26,13 +27,17 @@ use gvm::plan::vm::Step;
 use gvm::store::vms::VmFilter;
 use gvm::store::{commit, vms};
 use jiff::{SignedDuration, Timestamp};
+use uuid::Uuid;
 
-use super::actions::Action;
-use crate::support::cards::host;
+use super::actions::{Action, requests};
+use crate::support::cards::{at, host};
 use crate::support::world::{Life, World};
 
 /// Cards of the host: fewer than machines.
-const CARDS: [&str; 2] = ["0000:41:00.0", "0000:81:00.0"];
+const CARDS: [&str; 3] = ["0000:41:00.0", "0000:81:00.0", MEDIATED];
+
+/// One that carries mediated devices, and goes to nobody as a whole: two of the size that is asked for.
+const MEDIATED: &str = "0000:c1:00.0";
 
 /// What the one member may hold: reached by two or three machines.
 const QUOTA: Quota = Quota { vms: Some(4), vcpus: Some(4), memory: Some(Mib(384)), disk: Some(Mib(6 << 10)) };
@@ -56,6 +61,7 @@ impl Stage {
     pub async fn new() -> Self {
         let mut world = World::new_in(std::path::Path::new("/dev/shm"));
         world.gpus = host(&CARDS);
+        world.gpus.mediate(at(MEDIATED), &["A100D-40C", "A100D-20C"]);
         world.config.people.quota = QUOTA;
         world.config.manager.undelete_seconds = 20;
         world.config.manager.stop_grace_seconds = 15;
@@ -103,8 +109,7 @@ impl Stage {
                 self.change(id(vm), ChangeRequest { caps, ..ChangeRequest::default() }).await;
             }
             Action::Gpus { vm, count } => {
-                let texts = if count > 0 { vec![count.to_string()] } else { Vec::new() };
-                let gpus = Some(GpuRequest::parse_list(&texts).unwrap());
+                let gpus = Some(requests(vm + usize::from(self.made.len().is_multiple_of(2)), count));
                 self.change(id(vm), ChangeRequest { gpus, ..ChangeRequest::default() }).await;
             }
             Action::Live { vm, seconds } => {
@@ -198,7 +203,7 @@ impl Stage {
 
     async fn create(&mut self, has_gpu: bool, is_stopped: bool) {
         let name = format!("vm-{}", self.made.len());
-        let gpus = has_gpu.then(|| GpuRequest::parse_list(&["1".to_owned()]).unwrap());
+        let gpus = has_gpu.then(|| requests(self.made.len(), 1));
         let edit = |request: &mut CreateRequest| (request.is_stopped, request.gpus) = (is_stopped, gpus);
         let made = self.life().create_as(&name, edit).await;
         let Ok(vm) = made else { return refused_well(made.map(|_| ())) };
@@ -271,6 +276,9 @@ impl Stage {
                 assert!(has.is_subset(&held), "{id} has {has:?} and holds leases of {held:?}");
             }
         }
+        let leased: HashSet<_> = leases.iter().filter_map(|lease| lease.partition.vgpu()?.0.uuid).collect();
+        let left = self.mediated().await.into_iter().find(|uuid| !leased.contains(uuid));
+        assert_eq!(left, None, "a mediated device without a lease");
         for folder in std::fs::read_dir(self.world.state_dir().join("vms")).into_iter().flatten().flatten() {
             let id: VmId = folder.file_name().to_str().unwrap().parse().unwrap();
             assert!(ids.contains(&id), "folder {id} has no row");
@@ -310,10 +318,17 @@ impl Stage {
         self.no_open_record().await;
         assert!(self.life().store.vm_ids().await.unwrap().is_empty(), "rows are left");
         assert!(self.life().store.leases().await.unwrap().is_empty(), "leases are left");
+        assert!(self.mediated().await.is_empty(), "mediated devices are left");
         assert!(self.world.fake.observe_all().await.unwrap().is_empty(), "domains are left");
         assert!(self.world.fake.host_entries("gvm").is_empty(), "addresses are left");
         let folders = std::fs::read_dir(self.world.state_dir().join("vms")).into_iter().flatten();
         assert_eq!(folders.count(), 0, "folders are left");
+    }
+
+    /// Names of the mediated devices that are made.
+    async fn mediated(&self) -> Vec<Uuid> {
+        let states = self.world.gpus.functions(&[at(MEDIATED)]).await.unwrap();
+        states.iter().flat_map(|state| &state.vgpus).filter_map(|made| made.uuid).collect()
     }
 
     async fn row(&self, vm: VmId) -> Option<Vm> {
@@ -428,7 +443,7 @@ impl<F: Future> Future for Turns<F> {
     }
 }
 
-/// All functions of a lease.
+/// All devices of a lease.
 fn functions(lease: &GpuLease) -> Vec<String> {
-    lease.partition.functions().iter().map(ToString::to_string).collect()
+    lease.partition.devices().iter().map(ToString::to_string).collect()
 }

@@ -3,7 +3,7 @@
 
 # What is copied of the distribution's modules, beside what these need. Decompressed: unpacking is slow under emulation.
 LAB_MODULES=(virtio_blk virtio_net virtio_rng ext4 autofs4 loop button configfs
-  vfio vfio_pci vfio_iommu_type1 kvm_amd tun bridge br_netfilter vhost_net veth
+  vfio vfio_pci vfio_iommu_type1 mdev kvm_amd tun bridge br_netfilter vhost_net veth
   igb igbvf e1000 nvme snd-hda-intel snd-hda-codec-generic)
 # Whole folders: libvirt's filters and limits use a bit of everything here.
 LAB_MODULE_FOLDERS=(net/netfilter net/bridge/netfilter net/ipv4/netfilter net/ipv6/netfilter net/sched)
@@ -48,7 +48,7 @@ lab_build_modules() {
   local abi=${release%-amd64}
   mkdir -p "$out"
   cp "$lab"/mod/*.[ch] "$out/"
-  printf '%s\n' 'obj-m += fakeid.o labnv.o' 'labnv-y := card.o vf.o' >"$out/Makefile"
+  printf '%s\n' 'obj-m += fakeid.o labnv.o' 'labnv-y := card.o vf.o mdev.o' >"$out/Makefile"
   # The package's own Makefile names a path from the root of a host.
   echo "include $tree/usr/src/linux-headers-$abi-common/Makefile" >"$tree/usr/src/linux-headers-$release/Makefile"
   # BTF would need pahole, and nobody here reads it.

@@ -3,7 +3,7 @@
  * Lab only. What gvm meets of a vendor's driver, and nothing else of it: a PCI driver called "nvidia" with a character
  * device /dev/nvidiaN for each card (major 195), a file /proc/driver/nvidia/gpus/ADDRESS/information that tells N, and
  * a remove() that does not return while the device is open. The writer of "unbind" then sleeps where no signal reaches
- * it, as with the real one. Its virtual functions are in vf.c.
+ * it, as with the real one. Its virtual functions are in vf.c, its mediated devices in mdev.c.
  */
 #include <linux/cdev.h>
 #include <linux/delay.h>
@@ -128,6 +128,7 @@ static int labnv_probe(struct pci_dev *pdev, const struct pci_device_id *id)
 	if (card->folder)
 		proc_create_single_data("information", 0444, card->folder, information, card);
 	pci_set_drvdata(pdev, card);
+	labmdev_card_came(pdev);
 	return 0;
 
 disable:
@@ -146,6 +147,7 @@ static void labnv_remove(struct pci_dev *pdev)
 		labvf_remove(pdev);
 		return;
 	}
+	labmdev_card_goes(pdev);
 	if (pci_num_vf(pdev))
 		pci_disable_sriov(pdev);
 	mutex_lock(&cards_lock);
@@ -204,9 +206,14 @@ static int __init labnv_init(void)
 	}
 	top_folder = proc_mkdir("driver/nvidia", NULL);
 	gpus_folder = top_folder ? proc_mkdir("gpus", top_folder) : NULL;
-	result = gpus_folder ? pci_register_driver(&labnv_driver) : -ENOMEM;
+	result = gpus_folder ? labmdev_init() : -ENOMEM;
+	if (result)
+		goto folders;
+	result = pci_register_driver(&labnv_driver);
 	if (!result)
 		return 0;
+	labmdev_exit();
+folders:
 	proc_remove(top_folder);
 	class_destroy(node_class);
 nodes:
@@ -219,6 +226,7 @@ region:
 static void __exit labnv_exit(void)
 {
 	pci_unregister_driver(&labnv_driver);
+	labmdev_exit();
 	proc_remove(top_folder);
 	class_destroy(node_class);
 	cdev_del(&node_cdev);

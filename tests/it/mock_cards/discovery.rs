@@ -191,6 +191,18 @@ fn a_lost_card_answers_neither_kernel_nor_library() {
     assert_eq!(facts(&found, CARD).faults, [""; 0]);
 }
 
+/// Case B-capacity-zero-while-passthrough, of a card that was never seen with its driver.
+#[test]
+fn a_card_that_no_library_knows_keeps_its_name_and_its_memory() {
+    let found = look(&[("RTX-PRO-6000", CARD), ("L40S", OTHER)], |state| {
+        state.cards[0].driver = Some("vfio-pci".to_owned());
+    });
+    let passed = card(&found, CARD);
+    assert_eq!((passed.mode, passed.nvml.is_none()), (CardMode::Passthrough, true));
+    assert_eq!((passed.model.as_str(), passed.memory.unwrap().size.0), (kinds::kind("RTX-PRO-6000").name, 97_887));
+    assert_eq!(found.findings, [], "NVML counts the other one alone, and that is right");
+}
+
 /// The program as people run it, over all kinds of cards.
 #[test]
 fn a_scan_shows_all_kinds_of_cards() {

@@ -194,3 +194,29 @@ fn drivers_of_virtual_functions_come_late_or_never() {
     assert!(text.contains("sriov_numvfs: No such file or directory (ENOENT)"), "{text}");
     assert!(refuses(&host, "set-functions", &[CARD, "33"]).contains("has 32 virtual functions"));
 }
+
+/// Case B-state-lost-on-reboot: the same jobs in the same order bring everything back, and change nothing where it is.
+#[test]
+fn what_a_reboot_takes_is_made_again_by_the_same_jobs() {
+    for (kind, vgpu, needs_mode) in [("A100-80", "A100D-2-20C", false), ("H100", "H100-2-20C", true)] {
+        let host = mounted!((kind, CARD));
+        let jobs: [(&str, &[&str]); 4] = [
+            ("set-mig", &[CARD, "on"]),
+            ("set-functions", &[CARD, "all"]),
+            ("make-instance", &[CARD, "2g.20gb@2:2"]),
+            ("make-vgpu", &[FIRST, vgpu]),
+        ];
+        does(&host, "set-mig", &[CARD, "on"]);
+        does(&host, "reset", &[CARD]);
+        let all =
+            |host: &CardHost| -> Vec<bool> { jobs.iter().map(|(verb, words)| changes(host, verb, words)).collect() };
+        assert_eq!(all(&host), [false, true, true, true], "{kind}");
+        assert_eq!(all(&host), [false; 4], "{kind}");
+        host.change(|state| state.cards[0].reboot());
+        assert_eq!(mig(&host), (!needs_mode, !needs_mode), "{kind}");
+        assert_eq!(all(&host), [needs_mode, true, true, true], "{kind}");
+        assert_eq!(all(&host), [false; 4], "{kind}");
+        let id = instance(&host, "2g.20gb@2:2");
+        assert_eq!(host.device(FIRST, "nvidia/gpu_instance_id"), id.to_string());
+    }
+}

@@ -63,14 +63,7 @@ impl CardHost {
     pub fn plain(cards: &[(&str, &str)], change: impl FnOnce(&mut State)) -> Self {
         let host = Self::new(cards);
         host.change(change);
-        for (path, node) in &Tree::of(&host.state()).0 {
-            let path = host.root().join(path);
-            match node {
-                Node::Folder => std::fs::create_dir_all(path).unwrap(),
-                Node::File(content, _) | Node::Program(content) => std::fs::write(path, content).unwrap(),
-                Node::Link(target) => std::os::unix::fs::symlink(target, path).unwrap(),
-            }
-        }
+        Tree::of(&host.state()).write_below(&host.root()).unwrap();
         host
     }
 
@@ -250,13 +243,19 @@ impl CardFiles {
     }
 }
 
-/// What a write does. It takes its time first, as long as the state says.
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// How long a file takes to be read or written.
+fn latency(store: &Store, path: &str) -> Option<Duration> {
+    store.read().ok()?.latency.get(name(path)).copied().map(Duration::from_millis)
+}
+
+/// What a write does. It takes its time first.
 fn write(store: &Store, path: &str, text: &str) -> Result<(), Errno> {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let state = store.read().map_err(|_| Errno::EIO)?;
-    if let Some(wait) = state.latency.get(name) {
-        std::thread::sleep(Duration::from_millis(*wait));
-    }
+    let name = name(path);
+    std::thread::sleep(latency(store, path).unwrap_or_default());
     let done = store.change(|state| match state.errors.get(name) {
         Some(fault) => Err(nix::errno::Errno::from_raw(fault.code as i32)),
         None => writes::write(state, path, text),
@@ -333,14 +332,21 @@ impl Filesystem for CardFiles {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.path(ino).and_then(|path| self.node(&path)) {
-            Ok(Node::File(content, _) | Node::Program(content)) => {
-                let from = content.len().min(offset as usize);
-                let to = content.len().min(from + size as usize);
-                reply.data(&content[from..to]);
-            }
-            Ok(_) => reply.error(Errno::EISDIR),
-            Err(errno) => reply.error(errno),
+        let (path, node) = match self.path(ino).and_then(|path| Ok((self.node(&path)?, path))) {
+            Ok((node, path)) => (path, node),
+            Err(errno) => return reply.error(errno),
+        };
+        let (Node::File(content, _) | Node::Program(content)) = node else { return reply.error(Errno::EISDIR) };
+        let from = content.len().min(offset as usize);
+        let to = content.len().min(from + size as usize);
+        let answer = move || reply.data(&content[from..to]);
+        match latency(&self.store, &path) {
+            // One that takes long holds nobody else up.
+            Some(wait) => drop(std::thread::spawn(move || {
+                std::thread::sleep(wait);
+                answer();
+            })),
+            None => answer(),
         }
     }
 

@@ -180,16 +180,18 @@ fn only_cards_with_mig_and_the_drivers_are_changed() {
 
 #[test]
 fn drivers_of_virtual_functions_come_late_or_never() {
-    let host = mounted!(("L40S", CARD));
-    host.change(|state| state.cards[0].late = 40);
+    let mut host = mounted!(("L40S", CARD));
+    host.change(|state| state.cards[0].late = 10);
     assert!(changes(&host, "set-functions", &[CARD, "all"]));
     assert_eq!(host.device(FIRST, "nvidia/current_vgpu_type"), "0");
     does(&host, "set-functions", &[CARD, "0"]);
     host.change(|state| state.cards[0].late = 3_600_000);
+    host.patience = std::time::Duration::from_millis(1500);
     let text = fails(&host, "set-functions", &[CARD, "all"], "failed");
-    assert!(text.contains("of 32 virtual functions 32 have come within 5 s, and 0 of them have a driver"), "{text}");
+    assert!(text.contains("of 32 virtual functions 32 have come within 1.5 s, and 0 of them have a driver"), "{text}");
     // A number of its own is the kernel's way, which NVIDIA's driver does not go.
     host.change(|state| state.cards[0].late = 0);
+    host.patience = std::time::Duration::from_secs(5);
     does(&host, "set-functions", &[CARD, "0"]);
     let text = fails(&host, "set-functions", &[CARD, "4"], "failed");
     assert!(text.contains("sriov_numvfs: No such file or directory (ENOENT)"), "{text}");

@@ -35,6 +35,8 @@ fn library() -> PathBuf {
 }
 
 pub struct CardHost {
+    /// Of the helper, with what it waits for.
+    pub patience: Duration,
     session: Option<BackgroundSession>,
     store: Arc<Store>,
     dir: tempfile::TempDir,
@@ -49,7 +51,7 @@ impl CardHost {
         }
         std::fs::copy(library(), dir.path().join("lib/libnvidia-ml.so.1")).unwrap();
         let store = Arc::new(Store::at(dir.path().join("lib").join(FILE)));
-        let host = Self { session: None, store, dir };
+        let host = Self { patience: Duration::from_secs(5), session: None, store, dir };
         host.change(|state| {
             for (kind, address) in cards {
                 state.add(kind, address);
@@ -126,11 +128,11 @@ impl CardHost {
         run(command, Duration::from_secs(60))
     }
 
-    /// `gvm helper`, with 5 s for what it waits for.
+    /// `gvm helper`.
     pub fn helper(&self, verb: &str, words: &[&str]) -> Ended {
         let mut command = Command::new(HELPER);
         command.args(["helper", verb, "--root"]).arg(self.root()).arg("--nvml").arg(self.nvml());
-        command.args(["--patience-ms", "5000", "--"]).args(words);
+        command.args(["--patience-ms", &self.patience.as_millis().to_string(), "--"]).args(words);
         run(command, Duration::from_secs(60))
     }
 }
@@ -184,9 +186,9 @@ impl CardFiles {
         if let Some((_, tree)) = last.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {
             return Ok(Arc::clone(tree));
         }
-        let tree = Arc::new(Tree::of(&state));
-        // What comes by itself after a time is looked at anew.
+        // What comes by itself after a time is looked at anew. It may come while the tree is made.
         let now = gvm_nvml_mock::state::now();
+        let tree = Arc::new(Tree::of(&state));
         let is_settled = !state.cards.iter().flat_map(|card| &card.functions).any(|function| function.bound_at > now);
         *last = is_settled.then(|| (state, Arc::clone(&tree)));
         Ok(tree)

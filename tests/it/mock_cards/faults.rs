@@ -158,17 +158,3 @@ async fn a_change_that_does_not_come_back_is_named_and_ended() {
     host.gpus().reshape(&job).await.unwrap();
     assert_eq!(host.state().cards[0].instances.len(), 1);
 }
-
-#[test]
-fn a_handle_from_before_a_reset_means_nothing() {
-    let host = mounted!(("A100-80", CARD));
-    does(&host, "set-mig", &[CARD, "on"]);
-    // Each job opens the library anew, so that a reset between two of them is nothing to them.
-    let before = host.state().cards[0].epoch;
-    does(&host, "reset", &[CARD]);
-    assert!(host.state().cards[0].epoch > before);
-    assert!(changes(&host, "make-instance", &[CARD, PLACE]));
-    // The state is a thing of the moment: a scan asks again.
-    let found: gvm::model::card::Discovery = host.scan(&["--format", "json"]).json();
-    assert_eq!(found.cards[0].mig().unwrap().instances.len(), 1);
-}

@@ -7,7 +7,10 @@ use gvm::model::gpu::VgpuTypeName;
 use gvm::model::gpu::mig::{Geometry, fixtures};
 use gvm::model::units::Mib;
 use gvm_nvml_mock::kinds;
-use gvm_nvml_mock::state::{Framework, State};
+use gvm_nvml_mock::state::{Fault, Framework, State};
+use nvml_wrapper::Nvml;
+use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::error::NvmlError;
 
 use super::{CARD, OTHER};
 use crate::support::card_host::CardHost;
@@ -120,4 +123,46 @@ fn an_ampere_card_waits_for_its_reset_and_loses_its_instances_with_its_functions
     assert_eq!(card.set_type(1, id), Err(nix::errno::Errno::EIO), "one vGPU on one instance");
     card.framework = Framework::None;
     assert!(card.sriov_manage("-d").is_err());
+}
+
+#[test]
+fn the_library_is_called_as_the_real_one_is() {
+    let host = CardHost::plain(&[("A100-80", CARD), ("L40S", OTHER)], |state| {
+        state.cards[0].mig = (true, true);
+        state.cards[1].load = (40, 61, 210_000);
+        state.cards[1].sriov_manage("-e").unwrap();
+        state.cards[1].set_type(0, kinds::kind("L40S").types[6].id).unwrap();
+        state.cards[1].functions[0].is_in_use = true;
+    });
+    let library = host.nvml();
+    let open = || Nvml::builder().lib_path(library.as_os_str()).init().unwrap();
+    let nvml = open();
+    assert_eq!((nvml.device_count().unwrap(), nvml.sys_driver_version().unwrap().as_str()), (2, "580.95.05"));
+    let card = nvml.device_by_pci_bus_id("00000000:41:00.0").unwrap();
+    assert_eq!(card.pci_info().unwrap().bus_id, "00000000:41:00.0");
+    assert!(matches!(card.utilization_rates(), Err(NvmlError::NotSupported)), "nobody can tell under MIG");
+    let other = nvml.device_by_uuid(host.state().cards[1].uuid.as_str()).unwrap();
+    assert_eq!(other.utilization_rates().unwrap().gpu, 40);
+    assert_eq!((other.temperature(TemperatureSensor::Gpu).unwrap(), other.power_usage().unwrap()), (61, 210_000));
+    assert!(matches!(other.mig_mode(), Err(NvmlError::NotSupported)));
+    assert!(!other.is_in_persistent_mode().unwrap());
+    let names: Vec<String> = other.vgpu_creatable_types().unwrap().iter().map(|kind| kind.name().unwrap()).collect();
+    assert_eq!(names, ["NVIDIA L40S-12Q", "NVIDIA L40S-12A"], "one of 12 GiB is made");
+    let active = other.active_vgpus().unwrap();
+    assert_eq!((active.len(), active[0].gpu_instance_id().unwrap()), (1, u32::MAX));
+    // A second one who opened it, and a handle from before a reset.
+    let second = open();
+    assert_eq!(second.device_by_index(0).unwrap().uuid().unwrap(), card.uuid().unwrap());
+    host.change(|state| state.cards[0].reset().unwrap());
+    assert!(matches!(card.uuid(), Err(NvmlError::InvalidArg)));
+    assert!(nvml.device_by_index(0).unwrap().uuid().is_ok());
+    host.change(|state| state.cards[0].is_lost = true);
+    assert!(matches!(nvml.device_by_index(0), Err(NvmlError::GpuLost)));
+    assert!(matches!(nvml.device_by_index(2), Err(NvmlError::InvalidArg)));
+    host.change(|state| {
+        let fault = Fault { code: 9, card: None, times: Some(1) };
+        state.errors.insert("nvmlInit_v2".to_owned(), fault);
+    });
+    assert!(matches!(Nvml::builder().lib_path(library.as_os_str()).init(), Err(NvmlError::DriverNotLoaded)));
+    drop(open());
 }

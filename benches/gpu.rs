@@ -1,5 +1,5 @@
-//! What a look at the cards of a host with 20,000 PCI devices costs; `scripts/bench-gpu.sh` runs it and says what the
-//! numbers are.
+//! What a look at the cards of a host with 20,000 PCI devices costs, and a look at 16 cards with all that NVML knows of
+//! them; `scripts/bench-gpu.sh` runs it and says what the numbers are.
 
 use std::error::Error;
 use std::io::Write as _;
@@ -8,6 +8,9 @@ use std::path::Path;
 use std::time::Instant;
 
 use gvm::gpu::{GpuOptions, HostGpus};
+use gvm::model::card::NvmlStatus;
+use gvm_nvml_mock::state::Store;
+use gvm_nvml_mock::tree::Tree;
 
 const DEVICES: u32 = 20_000;
 const LOOKS: usize = 7;
@@ -39,17 +42,61 @@ fn main() -> Result<(), Box<dyn Error>> {
         std::hint::black_box(host.look());
         Ok(())
     })?;
+    let rss = peak_mib()?;
+    let (nvml_cards, refresh) = refresh()?;
     let result = serde_json::json!({
         "bench": "gpu",
         "devices": DEVICES,
         "cards": found.cards.len(),
         "discover_s": discover,
-        "rss_mib": peak_mib()?,
+        "rss_mib": rss,
+        "nvml_cards": nvml_cards,
+        "refresh_s": refresh,
         "calibration_s": calibration,
         "discover_ratio": discover / calibration,
+        "refresh_ratio": refresh / calibration,
     });
     writeln!(std::io::stdout(), "{result}")?;
     Ok(())
+}
+
+/// A look at 16 cards through a mock of NVML that takes no time: half of them with MIG and seven instances each, the
+/// others with the types of vGPU of theirs.
+fn refresh() -> Result<(usize, f64), Box<dyn Error>> {
+    let host = tempfile::tempdir()?;
+    let built = std::env::current_exe()?.with_file_name("libgvm_nvml_mock.so");
+    let library = host.path().join("libnvidia-ml.so.1");
+    std::fs::copy(built, &library)?;
+    let store = Store::in_folder(host.path());
+    store.change(|state| {
+        for number in 0..16_u32 {
+            let kind = if number % 2 == 0 { "A100-80" } else { "L40S" };
+            let card = state.add(kind, &format!("0000:{:02x}:00.0", number + 1));
+            if number % 2 == 0 {
+                card.mig = (true, true);
+                for _ in 0..7 {
+                    let made = card.create(19, None).and_then(|id| card.create_compute(id, 0));
+                    std::hint::black_box(made).ok();
+                }
+            }
+        }
+    })?;
+    let root = host.path().join("root");
+    Tree::of(&*store.read()?).write_below(&root)?;
+    let gpus = HostGpus::new(GpuOptions { root, nvml: Some(library), ..GpuOptions::default() });
+    let found = gpus.look();
+    let instances: usize = found.cards.iter().filter_map(|card| card.mig()).map(|mig| mig.instances.len()).sum();
+    let is_ready = matches!(found.nvml, NvmlStatus::Ready { .. });
+    if !is_ready || found.cards.len() != 16 || instances != 56 {
+        return Err(
+            format!("not what was made: {} cards, {instances} instances, {:?}", found.cards.len(), found.nvml).into()
+        );
+    }
+    let time = median(|| {
+        std::hint::black_box(gpus.look());
+        Ok(())
+    })?;
+    Ok((found.cards.len(), time))
 }
 
 /// The files that a kernel has for it, of those that are read.

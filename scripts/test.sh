@@ -83,7 +83,7 @@ in_repo() { (cd "$root" && as_user "$@"); }
 # --- suites -----------------------------------------------------------------------------------------------------------
 # Each ends with a line "N passed, N failed, N skipped", or its exit code is its one test.
 
-suite_fmt() { in_repo cargo fmt --check; }
+suite_fmt() { in_repo cargo fmt --all --check; }
 
 suite_shell() {
   command -v shellcheck >/dev/null || { skipped "shellcheck is not installed"; return; }

@@ -10,7 +10,7 @@
 //!   HostGpus: sysfs --> cards --> nvml (if the NVIDIA driver has one) --> join by address
 //!                         \--> names (pci.ids) --> holders --> judged: mode, blockers
 //!
-//!   all changes: claim (flights, lanes, function) --starts--> gvm helper --> steps: the writes
+//!   all changes: claim (flights, lanes, function) --starts--> gvm helper --> steps: the writes; nvml::act: MIG
 //! ```
 //!
 //! Discovery only reads: it never resets, rescans, binds or wakes a card. Drivers are changed by a child process alone,

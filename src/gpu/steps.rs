@@ -309,14 +309,24 @@ impl<'a> Steps<'a> {
         self.refuse_if_open(address, &nodes)
     }
 
+    /// The manager that started us has cards open while it asks NVML about them, and that is over in a moment.
     fn refuse_if_open(&self, address: PciAddress, nodes: &Nodes) -> Result<(), StepError> {
-        let search = holders::look_for(&self.files, nodes);
-        match (search.found.first(), search.incomplete) {
-            (Some((_, holder)), _) => Err(StepError::refused(format!("{address} is in use: {}", holder.words()))),
-            (None, Some(why)) => {
-                Err(StepError::refused(format!("{address}: {why}, so it is not known who has it open")))
+        let until = Instant::now() + self.patience / 2;
+        let parent = u32::try_from(nix::unistd::getppid().as_raw()).unwrap_or_default();
+        loop {
+            let search = holders::look_for(&self.files, nodes);
+            let is_all_ours = search.found.iter().all(|(_, holder)| holder.pid == parent);
+            if !search.found.is_empty() && is_all_ours && Instant::now() < until {
+                std::thread::sleep(PAUSE * 10);
+                continue;
             }
-            (None, None) => Ok(()),
+            return match (search.found.first(), search.incomplete) {
+                (Some((_, holder)), _) => Err(StepError::refused(format!("{address} is in use: {}", holder.words()))),
+                (None, Some(why)) => {
+                    Err(StepError::refused(format!("{address}: {why}, so it is not known who has it open")))
+                }
+                (None, None) => Ok(()),
+            };
         }
     }
 

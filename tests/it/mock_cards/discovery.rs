@@ -76,7 +76,8 @@ async fn types_of_vgpu_are_told_with_what_is_behind_them() {
     let t4 = facts(&found, OTHER);
     assert_eq!((t4.host_vgpu, t4.vgpu_types.len()), (Some(HostVgpuMode::NonSriov), 5));
     let rtx = facts(&found, "0000:e1:00.0");
-    assert_eq!((rtx.faults.as_slice(), rtx.vgpu_types.len()), ([].as_slice(), 18));
+    let known = kinds::kind("RTX-PRO-6000").types.len();
+    assert_eq!((rtx.faults.as_slice(), rtx.vgpu_types.len()), ([].as_slice(), known));
     // A driver that makes no vGPUs.
     let plain = facts(&found, "0000:f1:00.0");
     assert_eq!((plain.host_vgpu, plain.vgpu_types.len(), plain.faults.len()), (None, 0, 0));
@@ -90,7 +91,7 @@ fn an_older_library_is_understood() {
         profiles.sort_by_key(|profile| profile.id);
         Geometry::of_profiles(profiles).unwrap()
     };
-    for kind in ["A100-80", "H200", "RTX-PRO-6000", "A30"] {
+    for kind in ["A100-80", "A100-40", "A30"] {
         let new = look(&[(kind, CARD)], |_| ());
         let old = look(&[(kind, CARD)], |state| {
             error(state, "nvmlDeviceGetGpuInstanceProfileInfoV", code::VERSION_MISMATCH);
@@ -189,6 +190,18 @@ fn a_lost_card_answers_neither_kernel_nor_library() {
     let faults: Vec<&str> = found.findings.iter().map(|finding| finding.text.as_str()).collect();
     assert_eq!(faults, ["card 1 of NVML: the card has fallen off the bus"]);
     assert_eq!(facts(&found, CARD).faults, [""; 0]);
+}
+
+/// Case B-capacity-zero-while-passthrough, of a card that was never seen with its driver.
+#[test]
+fn a_card_that_no_library_knows_keeps_its_name_and_its_memory() {
+    let found = look(&[("RTX-PRO-6000", CARD), ("L40S", OTHER)], |state| {
+        state.cards[0].driver = Some("vfio-pci".to_owned());
+    });
+    let passed = card(&found, CARD);
+    assert_eq!((passed.mode, passed.nvml.is_none()), (CardMode::Passthrough, true));
+    assert_eq!((passed.model.as_str(), passed.memory.unwrap().size.0), (kinds::kind("RTX-PRO-6000").name, 97_887));
+    assert_eq!(found.findings, [], "NVML counts the other one alone, and that is right");
 }
 
 /// The program as people run it, over all kinds of cards.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use gvm::gpu::{BindError, GpuBackend as _, GpuOptions, HostGpus};
 use gvm::model::card::shape::{ShapeJob, parse_instance};
 use gvm_nvml_mock::code;
-use gvm_nvml_mock::state::Fault;
+use gvm_nvml_mock::state::{Fault, Holder};
 
 use super::{CARD, FIRST, OTHER, changes, does, fails, refuses};
 use crate::support::card_host::{CardHost, mounted};
@@ -112,6 +112,31 @@ fn a_lost_card_is_told_and_others_are_changed() {
     assert!(refuses(&host, "set-mig", &[OTHER, "off"]).ends_with("NVML does not know the card (NOT_FOUND)"));
 }
 
+/// The manager's own look at the cards, which has them open for a moment.
+#[test]
+fn a_look_of_the_one_who_asks_is_waited_out() {
+    let host = mounted!(("H100", CARD));
+    let open = |pid: u32| {
+        let holder = Holder { pid, comm: "gvm".to_owned(), node: "/dev/nvidia0".to_owned() };
+        host.change(|state| state.holders = vec![holder]);
+    };
+    open(std::process::id());
+    let refused = refuses(&host, "set-mig", &[CARD, "on"]);
+    assert!(refused.ends_with("has /dev/nvidia0 open"), "it does not end: {refused}");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(700));
+            host.change(|state| state.holders.clear());
+        });
+        assert!(changes(&host, "set-mig", &[CARD, "on"]));
+    });
+    // Anybody else's is refused at once.
+    open(std::process::id() + 1);
+    let begin = Instant::now();
+    refuses(&host, "set-mig", &[CARD, "off"]);
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
 #[tokio::test]
 async fn a_change_that_does_not_come_back_is_named_and_ended() {
     let host = mounted!(("H100", CARD), ("H100", OTHER));
@@ -132,18 +157,4 @@ async fn a_change_that_does_not_come_back_is_named_and_ended() {
     host.change(|state| state.latency.clear());
     host.gpus().reshape(&job).await.unwrap();
     assert_eq!(host.state().cards[0].instances.len(), 1);
-}
-
-#[test]
-fn a_handle_from_before_a_reset_means_nothing() {
-    let host = mounted!(("A100-80", CARD));
-    does(&host, "set-mig", &[CARD, "on"]);
-    // Each job opens the library anew, so that a reset between two of them is nothing to them.
-    let before = host.state().cards[0].epoch;
-    does(&host, "reset", &[CARD]);
-    assert!(host.state().cards[0].epoch > before);
-    assert!(changes(&host, "make-instance", &[CARD, PLACE]));
-    // The state is a thing of the moment: a scan asks again.
-    let found: gvm::model::card::Discovery = host.scan(&["--format", "json"]).json();
-    assert_eq!(found.cards[0].mig().unwrap().instances.len(), 1);
 }

@@ -41,7 +41,7 @@ fn a_vgpu_is_a_type_written_to_a_virtual_function() {
 
 #[test]
 fn a_vgpu_that_was_in_use_is_let_go_of_after_some_tries() {
-    let host = mounted!(("L40S", CARD));
+    let mut host = mounted!(("L40S", CARD));
     does(&host, "set-functions", &[CARD, "all"]);
     host.change(|state| state.cards[0].refusals = 3);
     does(&host, "make-vgpu", &[FIRST, "L40S-12Q"]);
@@ -50,8 +50,9 @@ fn a_vgpu_that_was_in_use_is_let_go_of_after_some_tries() {
     assert_eq!((writes, host.device(FIRST, "nvidia/current_vgpu_type").as_str()), (4, "0"));
     host.change(|state| state.cards[0].refusals = 1000);
     does(&host, "make-vgpu", &[FIRST, "L40S-12Q"]);
+    host.patience = std::time::Duration::from_secs(1);
     let text = fails(&host, "remove-vgpu", &[FIRST, "L40S-12Q"], "failed");
-    assert!(text.contains("was not freed within 5 s") && text.contains("EBUSY"), "{text}");
+    assert!(text.contains("was not freed within 1 s") && text.contains("EBUSY"), "{text}");
     assert!(refuses(&host, "remove-vgpu", &[FIRST, "L40S-8Q"]).contains("left alone"));
 }
 
@@ -98,4 +99,32 @@ fn a_vgpu_is_a_mediated_device_of_the_card_or_of_its_functions() {
     assert!(text.contains("the driver does not say on which instance"), "{text}");
     assert!(changes(&host, "remove-vgpu", &[&on_function, "A100D-2-20C"]));
     assert!(changes(&host, "remove-instance", &[CARD, "2g.20gb@2:2"]));
+}
+
+/// Case B-overcounted-slots, as card and driver tell it: how many fit is no number of virtual functions.
+#[test]
+fn virtual_functions_are_more_than_what_fits() {
+    let host = mounted!(("L40S", CARD));
+    does(&host, "set-functions", &[CARD, "all"]);
+    let look = || -> Discovery { host.scan(&["--format", "json"]).json() };
+    let offering = |found: &Discovery, name: &str| {
+        let vgpus = found.cards.iter().filter(|card| card.is_vf()).filter_map(|card| card.vgpu.as_ref());
+        vgpus.filter(|vgpu| vgpu.offered.iter().any(|offered| offered.name.as_str() == name)).count()
+    };
+    let most = |found: &Discovery, name: &str| {
+        let nvml = found.card(CARD.parse().unwrap()).unwrap().nvml.clone().unwrap();
+        nvml.vgpu_types.iter().find(|one| one.name.as_str() == name).unwrap().most
+    };
+    let found = look();
+    assert_eq!((offering(&found, "L40S-2Q"), most(&found, "L40S-2Q")), (32, Some(24)));
+    assert_eq!((offering(&found, "L40S-48Q"), most(&found, "L40S-48Q")), (32, Some(1)));
+    does(&host, "make-vgpu", &[SECOND, "L40S-48Q"]);
+    let found = look();
+    assert_eq!((offering(&found, "L40S-48Q"), offering(&found, "L40S-2Q")), (0, 0));
+    let made = found.card(SECOND.parse().unwrap()).unwrap().vgpu.clone().unwrap().made;
+    assert_eq!(made[0].name.as_ref().unwrap().as_str(), "L40S-48Q", "NVML names what no list has any more");
+    // Done again it is nothing, and another is told what is there.
+    assert!(!changes(&host, "make-vgpu", &[SECOND, "L40S-48Q"]));
+    assert!(refuses(&host, "remove-vgpu", &[SECOND, "L40S-2Q"]).contains("carries L40S-48Q by now"));
+    assert!(changes(&host, "remove-vgpu", &[SECOND, "L40S-48Q"]));
 }

@@ -35,6 +35,8 @@ fn library() -> PathBuf {
 }
 
 pub struct CardHost {
+    /// Of the helper, with what it waits for.
+    pub patience: Duration,
     session: Option<BackgroundSession>,
     store: Arc<Store>,
     dir: tempfile::TempDir,
@@ -49,7 +51,7 @@ impl CardHost {
         }
         std::fs::copy(library(), dir.path().join("lib/libnvidia-ml.so.1")).unwrap();
         let store = Arc::new(Store::at(dir.path().join("lib").join(FILE)));
-        let host = Self { session: None, store, dir };
+        let host = Self { patience: Duration::from_secs(5), session: None, store, dir };
         host.change(|state| {
             for (kind, address) in cards {
                 state.add(kind, address);
@@ -63,14 +65,7 @@ impl CardHost {
     pub fn plain(cards: &[(&str, &str)], change: impl FnOnce(&mut State)) -> Self {
         let host = Self::new(cards);
         host.change(change);
-        for (path, node) in &Tree::of(&host.state()).0 {
-            let path = host.root().join(path);
-            match node {
-                Node::Folder => std::fs::create_dir_all(path).unwrap(),
-                Node::File(content, _) | Node::Program(content) => std::fs::write(path, content).unwrap(),
-                Node::Link(target) => std::os::unix::fs::symlink(target, path).unwrap(),
-            }
-        }
+        Tree::of(&host.state()).write_below(&host.root()).unwrap();
         host
     }
 
@@ -133,11 +128,11 @@ impl CardHost {
         run(command, Duration::from_secs(60))
     }
 
-    /// `gvm helper`, with 5 s for what it waits for.
+    /// `gvm helper`.
     pub fn helper(&self, verb: &str, words: &[&str]) -> Ended {
         let mut command = Command::new(HELPER);
         command.args(["helper", verb, "--root"]).arg(self.root()).arg("--nvml").arg(self.nvml());
-        command.args(["--patience-ms", "5000", "--"]).args(words);
+        command.args(["--patience-ms", &self.patience.as_millis().to_string(), "--"]).args(words);
         run(command, Duration::from_secs(60))
     }
 }
@@ -191,9 +186,9 @@ impl CardFiles {
         if let Some((_, tree)) = last.as_ref().filter(|(of, _)| Arc::ptr_eq(of, &state)) {
             return Ok(Arc::clone(tree));
         }
-        let tree = Arc::new(Tree::of(&state));
-        // What comes by itself after a time is looked at anew.
+        // What comes by itself after a time is looked at anew. It may come while the tree is made.
         let now = gvm_nvml_mock::state::now();
+        let tree = Arc::new(Tree::of(&state));
         let is_settled = !state.cards.iter().flat_map(|card| &card.functions).any(|function| function.bound_at > now);
         *last = is_settled.then(|| (state, Arc::clone(&tree)));
         Ok(tree)
@@ -250,13 +245,19 @@ impl CardFiles {
     }
 }
 
-/// What a write does. It takes its time first, as long as the state says.
+fn name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or_default()
+}
+
+/// How long a file takes to be read or written.
+fn latency(store: &Store, path: &str) -> Option<Duration> {
+    store.read().ok()?.latency.get(name(path)).copied().map(Duration::from_millis)
+}
+
+/// What a write does. It takes its time first.
 fn write(store: &Store, path: &str, text: &str) -> Result<(), Errno> {
-    let name = path.rsplit('/').next().unwrap_or_default();
-    let state = store.read().map_err(|_| Errno::EIO)?;
-    if let Some(wait) = state.latency.get(name) {
-        std::thread::sleep(Duration::from_millis(*wait));
-    }
+    let name = name(path);
+    std::thread::sleep(latency(store, path).unwrap_or_default());
     let done = store.change(|state| match state.errors.get(name) {
         Some(fault) => Err(nix::errno::Errno::from_raw(fault.code as i32)),
         None => writes::write(state, path, text),
@@ -333,14 +334,21 @@ impl Filesystem for CardFiles {
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
-        match self.path(ino).and_then(|path| self.node(&path)) {
-            Ok(Node::File(content, _) | Node::Program(content)) => {
-                let from = content.len().min(offset as usize);
-                let to = content.len().min(from + size as usize);
-                reply.data(&content[from..to]);
-            }
-            Ok(_) => reply.error(Errno::EISDIR),
-            Err(errno) => reply.error(errno),
+        let (path, node) = match self.path(ino).and_then(|path| Ok((self.node(&path)?, path))) {
+            Ok((node, path)) => (path, node),
+            Err(errno) => return reply.error(errno),
+        };
+        let (Node::File(content, _) | Node::Program(content)) = node else { return reply.error(Errno::EISDIR) };
+        let from = content.len().min(offset as usize);
+        let to = content.len().min(from + size as usize);
+        let answer = move || reply.data(&content[from..to]);
+        match latency(&self.store, &path) {
+            // One that takes long holds nobody else up.
+            Some(wait) => drop(std::thread::spawn(move || {
+                std::thread::sleep(wait);
+                answer();
+            })),
+            None => answer(),
         }
     }
 

@@ -337,6 +337,19 @@ impl Card {
         Ok(())
     }
 
+    /// A restart of the host: what lives in the kernel is gone, and MIG mode stays on cards that write it down.
+    pub fn reboot(&mut self) {
+        self.mdevs.clear();
+        self.functions.clear();
+        self.driver_override.clear();
+        self.driver = Some("nvidia".to_owned());
+        match self.kind().family {
+            Family::Ampere => self.mig.0 = self.mig.1,
+            _ => self.mig = (false, false),
+        }
+        self.renew();
+    }
+
     /// A probe: the driver that the override names, else nvidia.
     pub fn probe(&mut self) {
         if self.driver.is_none() {

@@ -24,7 +24,7 @@ pub struct State {
     pub cards: Vec<Card>,
     /// Errors that calls answer with, by the call's name; of writes, by the file's name, as errno.
     pub errors: BTreeMap<String, Fault>,
-    /// Milliseconds that calls take, by the call's name; `*` for all others. Of writes, by the file's name.
+    /// Milliseconds that calls take, by the call's name; `*` for all others. Of the kernel's files, by their names.
     pub latency: BTreeMap<String, u64>,
     pub holders: Vec<Holder>,
     /// What the last program of the vendor said.

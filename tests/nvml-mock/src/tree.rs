@@ -1,6 +1,8 @@
 //! The kernel's files of the cards, made from the state.
 
 use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
 
 use crate::kinds::Family;
 use crate::state::{Card, Framework, State};
@@ -92,6 +94,19 @@ impl Tree {
         self.add(path, Node::Link(format!("{up}{target}")));
     }
 
+    /// Lays it down as plain files, which do nothing when they are written.
+    pub fn write_below(&self, root: &Path) -> io::Result<()> {
+        for (path, node) in &self.0 {
+            let path = root.join(path);
+            match node {
+                Node::Folder => std::fs::create_dir_all(path)?,
+                Node::File(content, _) | Node::Program(content) => std::fs::write(path, content)?,
+                Node::Link(target) => std::os::unix::fs::symlink(target, path)?,
+            }
+        }
+        Ok(())
+    }
+
     /// Names in a folder.
     pub fn names(&self, folder: &str) -> Vec<&str> {
         let prefix = if folder.is_empty() { String::new() } else { format!("{folder}/") };
@@ -161,8 +176,12 @@ impl Tree {
         }
         let only = if only.is_empty() { "(null)" } else { only };
         self.file(&format!("{folder}/driver_override"), &format!("{only}\n"), true);
-        let byte = if card.is_lost { 0xff } else { 0x10 };
-        self.add(&format!("{folder}/config"), Node::File(vec![byte; 64], false));
+        let mut config = vec![if card.is_lost { 0xff } else { 0x10 }; 64];
+        if address != card.address {
+            // The numbers of a virtual function are its card's, and read all ones.
+            config[..4].fill(0xff);
+        }
+        self.add(&format!("{folder}/config"), Node::File(config, false));
         self.link(&format!("sys/bus/pci/devices/{address}"), &folder);
         if let Some(driver) = driver {
             self.link(&format!("{folder}/driver"), &format!("sys/bus/pci/drivers/{driver}"));

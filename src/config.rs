@@ -152,6 +152,8 @@ pub struct GpuConfig {
     pub boot_displays: BTreeSet<PciAddress>,
     /// NVIDIA's management library; absent means the system's.
     pub nvml: Option<PathBuf>,
+    /// The folder that stands for `/` where cards are looked for, for trying gvm on a host without any; absent means `/`.
+    pub root: Option<PathBuf>,
     /// Seconds that the kernel has to take one function from its driver or to give it back.
     pub bind_seconds: Option<u64>,
     /// Numbers of Xid in the kernel's log that are not heeded.

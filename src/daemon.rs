@@ -98,9 +98,10 @@ pub async fn run(config: Config) -> Result<()> {
 
 fn gpu_options(config: &Config) -> GpuOptions {
     let usual = GpuOptions::default();
-    let GpuConfig { managed, boot_displays, nvml, bind_seconds, .. } = config.gpu.clone();
+    let GpuConfig { managed, boot_displays, nvml, root, bind_seconds, .. } = config.gpu.clone();
     let bind_patience = bind_seconds.map_or(usual.bind_patience, Duration::from_secs);
-    GpuOptions { managed, boot_displays, nvml, bind_patience, ..usual }
+    let root = root.unwrap_or_else(|| usual.root.clone());
+    GpuOptions { managed, boot_displays, nvml, root, bind_patience, ..usual }
 }
 
 /// One manager per state directory.

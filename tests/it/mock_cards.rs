@@ -1,8 +1,10 @@
 //! gvm with cards that are not there: the real program and the real backend over a mock of NVIDIA's library and the
 //! kernel's files of the same cards, which answer as driver and kernel do.
 
+mod daemon;
 mod discovery;
 mod faults;
+mod manager;
 mod own;
 mod shape;
 mod vgpus;

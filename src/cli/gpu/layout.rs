@@ -27,7 +27,7 @@ layout is done again after a restart of the host, before any machine starts.")]
         file: PathBuf,
         /// Which of its configs; may be left out where there is only one
         #[arg(long, value_name = "NAME")]
-        config: Option<String>,
+        selected_config: Option<String>,
         /// Only show what would be done
         #[arg(long)]
         dry_run: bool,
@@ -55,8 +55,8 @@ pub enum Format {
 /// See [`CliError`].
 pub async fn run(cx: &Context, command: LayoutCommand) -> CliResult {
     match command {
-        LayoutCommand::Import { file, config, dry_run } => {
-            let request = ImportLayout { text: read(&file)?, config, dry_run };
+        LayoutCommand::Import { file, selected_config, dry_run } => {
+            let request = ImportLayout { text: read(&file)?, config: selected_config, dry_run };
             let result: LayoutResult = cx.client.post_within("/v1/gpu-layout", &request, super::MODE_DEADLINE).await?;
             cx.out.result(&result, || rows(&result, cx.out.is_colored()))?;
             match result.cards.iter().filter(|card| card.outcome == "failed").count() {

@@ -97,6 +97,11 @@ impl World {
         self.begin(|_| {}, gpus).await.0
     }
 
+    /// The same on a host that differs from the usual one.
+    pub async fn live_on_with(&self, gpus: Arc<dyn GpuBackend>, edit: impl FnOnce(&mut ThisHost)) -> Life {
+        self.begin(edit, gpus).await.0
+    }
+
     async fn begin(
         &self,
         edit: impl FnOnce(&mut ThisHost),

@@ -34,15 +34,15 @@ layout is done again after a restart of the host, before any machine starts.")]
     },
     /// Write a file of the cards as they are
     Export {
-        /// In which format
-        #[arg(long, value_enum, default_value_t = Format::MigParted)]
-        format: Format,
+        /// For which program
+        #[arg(long = "for", value_enum, default_value_t = Program::MigParted)]
+        program: Program,
     },
 }
 
-/// Formats of layout files.
+/// Programs that read layout files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum Program {
     /// NVIDIA mig-parted
     MigParted,
     /// NVIDIA vgpu-device-manager
@@ -66,10 +66,10 @@ pub async fn run(cx: &Context, command: LayoutCommand) -> CliResult {
                 }
             }
         }
-        LayoutCommand::Export { format } => {
-            let word = match format {
-                Format::MigParted => "mig-parted",
-                Format::VgpuDeviceManager => "vgpu-device-manager",
+        LayoutCommand::Export { program } => {
+            let word = match program {
+                Program::MigParted => "mig-parted",
+                Program::VgpuDeviceManager => "vgpu-device-manager",
             };
             let file: ExportedLayout = cx.client.get(&format!("/v1/gpu-layout?format={word}")).await?;
             cx.out.result(&file, || file.text.trim_end().to_owned())

@@ -25,7 +25,7 @@ impl<'h> Served<'h> {
         let at = |name: &str| dir.path().join(name).display().to_string();
         let config = format!(
             "[manager]\nstate_dir = '{}'\nconfig_dir = '{}'\nsocket = '{}'\nlibvirt_uri = '{}'\naccelerator = 'emulation'\n\
-             tick_seconds = 1\n[gpu]\nroot = '{}'\nnvml = '{}'\n",
+             tick_seconds = 60\n[gpu]\nroot = '{}'\nnvml = '{}'\n",
             at("state"),
             at("etc"),
             at("api.sock"),

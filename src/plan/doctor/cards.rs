@@ -3,7 +3,6 @@
 use super::passthrough::{iommu_fix, let_go};
 use super::{Finding, Level, Patient, bad, count, ok};
 use crate::model::card::blockers::{Blocker, BlockerKind};
-use crate::model::card::pci::Vendor;
 use crate::model::card::{Card, CardFinding, CardFindingKind, Discovery, NvmlStatus};
 use crate::model::host::HostFacts;
 use crate::model::inventory::Withheld;
@@ -221,9 +220,9 @@ pub(super) fn fix(blocker: &Blocker, card: &Card, found: &Discovery, host: &Host
         BlockerKind::Divided if card.vgpu.as_ref().is_some_and(|facts| !facts.made.is_empty()) => format!(
             "gvm gpu show {at}  # a vGPU goes with its VM; one that is not gvm's: echo 1 > /sys/bus/mdev/devices/UUID/remove"
         ),
-        BlockerKind::Divided if card.vendor == Vendor::Nvidia => format!("/usr/lib/nvidia/sriov-manage -d {at}"),
-        BlockerKind::Divided => format!("echo 0 > /sys/bus/pci/devices/{at}/sriov_numvfs"),
-        BlockerKind::Mig => mig(card),
+        BlockerKind::Divided | BlockerKind::Mig => {
+            format!("gvm gpu mode {at} host  # in one piece again, once no VM has a part of it")
+        }
         BlockerKind::BootDisplay => let_go(&host.kernel),
         BlockerKind::Driver => format!("modprobe -r {}", card.driver.as_deref().unwrap_or("DRIVER")),
         BlockerKind::InMachine => "gvm list --all".to_owned(),
@@ -231,14 +230,6 @@ pub(super) fn fix(blocker: &Blocker, card: &Card, found: &Discovery, host: &Host
         BlockerKind::Persistence => format!("nvidia-smi -i {at} -pm 0; systemctl stop nvidia-persistenced"),
         BlockerKind::NvSwitch if found.nvswitches.is_empty() => "gvm doctor".to_owned(),
         BlockerKind::NvSwitch => NO_FABRIC.to_owned(),
-    }
-}
-
-fn mig(card: &Card) -> String {
-    let at = card.address;
-    match card.mig().is_some_and(|mig| mig.is_on && !mig.is_on_pending) {
-        true => format!("nvidia-smi -i {at} --gpu-reset"),
-        false => format!("nvidia-smi mig -i {at} -dci; nvidia-smi mig -i {at} -dgi; nvidia-smi -i {at} -mig 0"),
     }
 }
 

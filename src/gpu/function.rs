@@ -86,11 +86,11 @@ fn look(files: &Files, address: PciAddress, wish: Wish<'_>) -> Result<Option<Loo
     if !device.is_there() {
         return refused("is not there");
     }
-    if device.is_vf() {
+    if device.is_vf() && !device.is_part() {
         return refused("is a virtual function, not a whole card");
     }
     let whole_slot = || (0..8).map(|function| Device::at_rest(files, PciAddress { function, ..address }));
-    if !whole_slot().any(|other| other.is_gpu() && !other.is_vf()) {
+    if !whole_slot().any(|other| other.is_gpu() && (!other.is_vf() || other.is_part())) {
         return refused("is no function of a GPU");
     }
     if device.class().is_some_and(is_bridge) {

@@ -177,6 +177,12 @@ impl<'a> Device<'a> {
         std::fs::symlink_metadata(self.files.path(&self.at("physfn"))).is_ok()
     }
 
+    /// A virtual function that goes to a machine as it is; see [`Card::is_part`].
+    pub(super) fn is_part(&self) -> bool {
+        let vendor = self.files.id(&self.at("vendor")).and_then(Vendor::from_id);
+        self.is_vf() && matches!(vendor, Some(Vendor::Amd | Vendor::Intel))
+    }
+
     pub(super) fn is_boot_display(&self) -> bool {
         self.text("boot_vga").as_deref() == Some("1")
     }

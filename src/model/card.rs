@@ -211,6 +211,17 @@ impl Card {
         self.physfn.is_some()
     }
 
+    /// True where it is a virtual function that goes to a machine as it is, like a card of its own: those of AMD and
+    /// Intel, whose share of the card is set at the card. NVIDIA's carry vGPUs and have a type.
+    pub const fn is_part(&self) -> bool {
+        self.is_vf() && self.vgpu.is_none() && matches!(self.vendor, Vendor::Amd | Vendor::Intel)
+    }
+
+    /// True where it can be somebody's by itself, and so has a row of its own.
+    pub const fn is_own(&self) -> bool {
+        !self.is_vf() || self.is_part()
+    }
+
     /// The functions that go along with it: the others of its slot that its IOMMU group binds to it. Without an
     /// IOMMU, all others of its slot.
     pub fn siblings(&self) -> Vec<PciAddress> {
@@ -243,7 +254,7 @@ impl Card {
         let is_mig = self.mig().is_some_and(|mig| mig.is_on);
         match &self.driver {
             // Its driver makes a VFIO device of each virtual function.
-            _ if self.is_vf() && (self.vgpu.is_some() || self.vendor != Vendor::Nvidia) => CardMode::Vgpu,
+            _ if self.is_vf() && self.vgpu.is_some() => CardMode::Vgpu,
             _ if self.is_vfio => CardMode::Passthrough,
             None => CardMode::Unbound,
             Some(_) if has_vgpu => CardMode::Vgpu,

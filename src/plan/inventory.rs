@@ -80,7 +80,7 @@ pub fn recognise(known: &[KnownGpu], cards: &[Card], boot_id: &str, now: Timesta
             if owner.iter().flatten().any(|taken| taken.id == row.id) {
                 continue;
             }
-            let is_it = |card: &Card| !card.is_vf() && fits(&row.identity, card, by_uuid);
+            let is_it = |card: &Card| card.is_own() && fits(&row.identity, card, by_uuid);
             let place = cards.iter().zip(&owner).position(|(card, owner)| owner.is_none() && is_it(card));
             if let Some(slot) = place.and_then(|place| owner.get_mut(place)) {
                 *slot = Some(row);
@@ -90,7 +90,7 @@ pub fn recognise(known: &[KnownGpu], cards: &[Card], boot_id: &str, now: Timesta
     let mut taken: HashSet<GpuId> = known.iter().map(|row| row.id.clone()).collect();
     let mut found = Recognised::default();
     for (card, owner) in cards.iter().zip(&owner) {
-        if card.is_vf() {
+        if !card.is_own() {
             found.entries.push(Entry { id: card.id(), known: None, card: Some(card.clone()), whereabouts: None });
             continue;
         }
@@ -211,7 +211,7 @@ pub fn devices(entries: &[Entry], leased: &HashSet<GpuId>, eyes: Eyes) -> Vec<Gp
 
 /// All functions that go along with cards.
 pub fn functions<'c>(cards: impl Iterator<Item = &'c Card>) -> HashSet<PciAddress> {
-    cards.filter(|card| !card.is_vf()).flat_map(functions_of).collect()
+    cards.filter(|card| card.is_own()).flat_map(functions_of).collect()
 }
 
 /// A card's functions: its own first, then those that go along.
@@ -236,6 +236,9 @@ fn device(
         if !texts.contains(&text) {
             texts.push(text);
         }
+    }
+    if card.is_part() && entry.memory().is_none() {
+        texts.push("how much of its card's memory it has is not set, or not told by its driver".to_owned());
     }
     let has = |kind: BlockerKind| card.blockers.iter().any(|blocker| blocker.kind == kind);
     GpuDevice {

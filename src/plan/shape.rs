@@ -62,7 +62,8 @@ pub fn next(card: &Card, functions: &[&Card], target: Target<'_>) -> Next {
         if enabled == 0 {
             return Next::Do(ShapeJob::Functions { card: at, count: None });
         }
-        let late = functions.iter().find(|function| function.driver.is_none());
+        // Those that go to machines as they are need no driver of the host's.
+        let late = functions.iter().find(|function| function.driver.is_none() && !function.is_part());
         if let Some(late) = late {
             return Next::Wait(format!("no driver has taken {} yet", late.address));
         }
@@ -70,7 +71,7 @@ pub fn next(card: &Card, functions: &[&Card], target: Target<'_>) -> Next {
             return Next::Wait(format!("{} of {enabled} virtual functions have come", functions.len()));
         }
     }
-    let is_parent = |card: &Card| card.vgpu.is_some();
+    let is_parent = |card: &Card| card.vgpu.is_some() || card.is_part();
     if !is_parent(card) && !functions.iter().any(|function| is_parent(function)) {
         return Next::Wait("its driver offers no types of vGPU yet (nvidia-vgpud)".to_owned());
     }

@@ -5,6 +5,7 @@ mod health;
 mod layout;
 mod mdevs;
 mod mig;
+mod parts;
 mod plug;
 mod sanitise;
 mod slices;

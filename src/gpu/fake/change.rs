@@ -143,7 +143,7 @@ impl State {
             return Err(BindError::Refused(format!("{address} is not there")));
         }
         match self.card_of(address) {
-            Some(card) if card.is_vf() => {
+            Some(card) if !card.is_own() => {
                 Err(BindError::Refused(format!("{address} is a virtual function, not a whole card")))
             }
             _ => Ok(now),

@@ -8,12 +8,16 @@ use std::collections::BTreeMap;
 use super::State;
 use super::vgpu::offered;
 use crate::gpu::BindError;
+use crate::model::card::pci::{Function, GroupMember, IommuGroup, MemberRole, Vendor};
 use crate::model::card::shape::ShapeJob;
 use crate::model::card::vgpu::{OfferedType, VgpuFramework, VgpuParent};
-use crate::model::card::{Card, HostVgpuMode, MadeInstance, MigFacts, NvmlFacts, Sriov, SupportedVgpu};
+use crate::model::card::{
+    Card, CardMemory, HostVgpuMode, MadeInstance, MemorySource, MigFacts, NvmlFacts, Sriov, SupportedVgpu,
+};
 use crate::model::gpu::VgpuTypeName;
 use crate::model::gpu::mig::{Geometry, Instance, MigProfile};
 use crate::model::pci::PciAddress;
+use crate::model::units::Mib;
 
 /// What a card of the fake can be divided into.
 #[derive(Clone, Debug)]
@@ -113,10 +117,25 @@ impl State {
         }
         for number in 0..count {
             let (framework, offered) = (dividable.framework, dividable.offered.clone());
-            let facts = VgpuParent { framework, offered, made: Vec::new(), faults: Vec::new() };
-            let (address, physfn) = (address(number), Some(at));
-            let function =
-                Card { address, physfn, sriov: None, vgpu: Some(facts), nvml: None, iommu: None, ..whole.clone() };
+            let (address, physfn, sriov, nvml) = (address(number), Some(at), None, None);
+            let vgpu = VgpuParent { framework, offered, made: Vec::new(), faults: Vec::new() };
+            let function = match whole.vendor {
+                Vendor::Nvidia => Card { address, physfn, sriov, vgpu: Some(vgpu), nvml, iommu: None, ..whole.clone() },
+                // Those of other makers go to machines as they are.
+                _ => {
+                    let class = Some(whole.ids.class);
+                    let member = GroupMember { address, class, driver: None, role: MemberRole::Card };
+                    let number = u32::from(at.bus) << 8 | u32::from(number);
+                    let iommu = Some(IommuGroup { number, members: vec![member] });
+                    let functions = vec![Function { address, class, driver: None }];
+                    let share = |memory: CardMemory| CardMemory {
+                        size: Mib(memory.size.0 / u64::from(count)),
+                        source: MemorySource::Share,
+                    };
+                    let memory = whole.memory.map(share);
+                    Card { address, physfn, sriov, nvml, iommu, functions, memory, driver: None, ..whole.clone() }
+                }
+            };
             self.discovery.cards.push(function);
         }
         self.list(at);
@@ -212,7 +231,7 @@ impl super::FakeGpus {
                 profile: profile_of(geometry.as_ref(), name),
             };
             let mig = geometry.clone().map(|geometry| MigFacts { geometry: Some(geometry), ..MigFacts::default() });
-            card.nvml = Some(NvmlFacts {
+            card.nvml = (card.vendor == Vendor::Nvidia).then(|| NvmlFacts {
                 uuid: Some(format!("GPU-{at}")),
                 mig,
                 host_vgpu: Some(HostVgpuMode::Sriov),

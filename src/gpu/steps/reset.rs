@@ -44,7 +44,7 @@ impl Steps<'_> {
     pub fn run_reset(&mut self, address: PciAddress) -> Result<(), StepError> {
         let until = self.begin(address)?;
         let refused = |why: String| Err(StepError::refused(format!("{address} {why}")));
-        if self.device(address).is_vf() || !self.device(address).is_gpu() {
+        if (self.device(address).is_vf() && !self.device(address).is_part()) || !self.device(address).is_gpu() {
             return refused("is no card of its own".to_owned());
         }
         if !self.device(address).is_vfio() {

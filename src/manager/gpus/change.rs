@@ -214,7 +214,17 @@ impl Manager {
 
     pub(super) async fn must_be_free(&self, row: &KnownGpu) -> Result<()> {
         let mut tx = self.store.write().await?;
-        must_be_free(&mut tx, row).await
+        must_be_free(&mut tx, row).await?;
+        // Virtual functions that go to machines as they are have rows of their own.
+        let seen = self.gpus.last_seen();
+        let is_part = |entry: &&Entry| {
+            entry.card.as_ref().is_some_and(|card| card.is_part() && card.physfn == Some(row.identity.address))
+        };
+        for part in seen.iter().flat_map(|seen| &seen.entries).filter(is_part).filter_map(|entry| entry.known.as_ref())
+        {
+            must_be_free(&mut tx, part).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn record_gpu(&self, permit: &Permit, action: &str, row: &KnownGpu, detail: String) -> Result<()> {

@@ -14,7 +14,7 @@ use crate::model::card::vgpu::{MadeVgpu, VgpuSite};
 use crate::model::card::{CardFinding, NvmlStatus};
 use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Service};
 use crate::model::id::VmId;
-use crate::model::pci::PciAddress;
+use crate::model::pci::{PciAddress, Vendor};
 use crate::plan::health;
 use crate::plan::inventory::{Entry, Eyes};
 use crate::plan::place::{Offer, offers};
@@ -222,6 +222,12 @@ fn carried(entry: &Entry, leases: &[GpuLease], names: &HashMap<VmId, String>) ->
     card.vgpu.iter().flat_map(|facts| &facts.made).map(words).collect()
 }
 
+/// True where its virtual functions go to machines as they are.
+fn is_in_parts(entry: &Entry) -> bool {
+    let card = entry.card.as_ref().filter(|card| !card.is_vf() && card.vendor != Vendor::Nvidia);
+    card.is_some_and(|card| card.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0))
+}
+
 fn row(
     entry: &Entry,
     device: Option<&GpuDevice>,
@@ -268,7 +274,7 @@ fn row(
         (None, Some(device)) => match service {
             Some((state, _)) => state,
             None if device.is_foreign => GpuState::Foreign,
-            None if pool.is_some() => GpuState::Divided,
+            None if pool.is_some() || is_in_parts(&entry) => GpuState::Divided,
             None if reasons.is_empty() => GpuState::Free,
             None => GpuState::Blocked,
         },

@@ -89,16 +89,11 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
             }
         }
     }
-    if let Some(physfn) = card.physfn {
-        let text = match given(card) {
-            None => format!("it is a virtual function of {physfn}, not a whole card"),
-            Some(why) => format!("it is a virtual function of {physfn}, and {why}"),
-        };
-        add(BlockerKind::VirtualFunction, text);
+    if let Some(physfn) = card.physfn.filter(|_| !card.is_part()) {
+        add(BlockerKind::VirtualFunction, format!("it is a virtual function of {physfn}, not a whole card"));
     }
     if let Some(sriov) = card.sriov.as_ref().filter(|sriov| sriov.enabled > 0) {
-        let why = given(card).map_or_else(String::new, |why| format!(", and {why}"));
-        add(BlockerKind::Divided, format!("{} virtual functions of it are switched on{why}", sriov.enabled));
+        add(BlockerKind::Divided, format!("{} virtual functions of it are switched on", sriov.enabled));
     }
     let mdevs = card.vgpu.as_ref().map_or(0, |facts| facts.made.len());
     if mdevs > 0 && !card.is_vf() {
@@ -142,13 +137,4 @@ pub fn find(card: &Card, around: &Circumstances<'_>) -> Vec<Blocker> {
         add(BlockerKind::NvSwitch, text.to_owned());
     }
     found
-}
-
-/// Why virtual functions are given to nobody, and what works instead. NVIDIA's carry vGPUs; those of others would go to a
-/// machine as they are, without a type, which no lease can say yet.
-fn given(card: &Card) -> Option<String> {
-    (card.vendor != super::Vendor::Nvidia && card.vgpu.is_none()).then(|| {
-        let vendor = card.vendor;
-        format!("this gvm gives those of {vendor} to no machine yet; the whole card can go to one once they are off")
-    })
 }

@@ -2,7 +2,7 @@ use super::super::examine;
 use super::super::tests::{Case, told, well_formed};
 use super::*;
 use crate::model::card::blockers::{self, Circumstances};
-use crate::model::card::pci::{Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream};
+use crate::model::card::pci::{Function, GroupMember, IommuGroup, Link, MemberRole, PciIds, Upstream, Vendor};
 use crate::model::card::{CardMode, Health, Holder, MigFacts, NvmlFacts, Sriov};
 use crate::model::gpu::PciAddress;
 use crate::model::host::Version;

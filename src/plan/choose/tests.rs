@@ -117,7 +117,8 @@ fn mediated_devices_have_names_that_are_never_given_again() {
     assert!(ask(&["vgpu:T4-4Q"; 5], first).unwrap_err().contains("none of its functions is free for T4-4Q"));
     insta::assert_snapshot!(ask(&["vgpu:T4-4Q", "vgpu:T4-8Q"], first).unwrap_err(), @r"
     vgpu:T4-8Q cannot be had now
-      0000:01:00.0: it is set to profiles of 4 GiB as long as one of them is there
+      0000:01:00.0: it is set to profiles of 4 GiB as long as one of them is there;
+    vgpu:T4-4Q would do now
     ");
 }
 

@@ -6,8 +6,10 @@ mod layout;
 mod mdevs;
 mod mig;
 mod plug;
+mod random;
 mod sanitise;
 mod slices;
+mod truth;
 
 use std::collections::HashMap;
 

@@ -105,6 +105,12 @@ impl FakeGpus {
         self.0.is_held.send_replace(false);
     }
 
+    /// Failures that were announced and have met nobody do not come any more.
+    pub fn heal(&self) {
+        let mut state = self.state();
+        (state.next_bind, state.next_restore, state.next_vgpu, state.next_shape) = (None, None, None, None);
+    }
+
     /// How often somebody looked.
     pub fn looks(&self) -> usize {
         self.state().looks

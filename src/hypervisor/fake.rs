@@ -164,6 +164,11 @@ impl FakeHypervisor {
         self.outside(vm, |domain| domain.end(Power::Off));
     }
 
+    /// Somebody else takes its devices out of the domain while it runs.
+    pub fn lose_devices(&self, vm: VmId) {
+        self.outside(vm, world::FakeDomain::lose_devices);
+    }
+
     /// Somebody else starts the domain.
     pub fn start_behind(&self, vm: VmId) {
         let _ = self.world().start(vm);

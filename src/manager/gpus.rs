@@ -31,7 +31,7 @@ mod slices;
 mod steps;
 mod view;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
@@ -121,6 +121,8 @@ pub(super) struct Gpus {
     log: tokio::sync::Mutex<health::Log>,
     /// Whoever binds or restores a card holds its lock meanwhile.
     hands: Mutex<HashMap<GpuId, Arc<tokio::sync::Mutex<()>>>>,
+    /// Cards that are being divided otherwise: nothing of them is given away meanwhile.
+    reshaping: Mutex<HashSet<GpuId>>,
 }
 
 impl Gpus {
@@ -133,6 +135,7 @@ impl Gpus {
             are_restored: AtomicBool::new(true),
             log: tokio::sync::Mutex::default(),
             hands: Mutex::default(),
+            reshaping: Mutex::default(),
         }
     }
 
@@ -143,6 +146,10 @@ impl Gpus {
     /// True once the cards are what they were before the host restarted; machines get none before.
     fn are_restored(&self) -> bool {
         self.are_restored.load(Ordering::Acquire)
+    }
+
+    fn is_reshaping(&self, gpu: &GpuId) -> bool {
+        lock(&self.reshaping).contains(gpu)
     }
 
     /// Waits until nobody else changes the card.

@@ -24,8 +24,9 @@ pub fn choose(
     policy: Policy,
     fresh: Uuid,
 ) -> Result<Vec<Partition>, WhyNot> {
-    // What this machine has chosen already is not given back by others.
-    let is_others = pools.iter().flat_map(VgpuPool::taken).any(|taken| taken.is_ours);
+    // What this machine has chosen already is not given back by others; what is out of use comes back into it.
+    let is_others = pools.iter().flat_map(VgpuPool::taken).any(|taken| taken.is_ours)
+        || pools.iter().any(|pool| pool.blocked.is_some());
     let mut pools = pools.to_vec();
     let (mut slices, mut whole) = (Vec::new(), Vec::new());
     for request in requests {

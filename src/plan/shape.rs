@@ -10,7 +10,7 @@
 //! touched: then the answer is [`Next::Stop`].
 
 use crate::model::card::shape::ShapeJob;
-use crate::model::card::{Card, HostVgpuMode, MadeInstance, MigFacts};
+use crate::model::card::{Card, Health, HostVgpuMode, MadeInstance, MigFacts, NvmlFacts};
 use crate::model::gpu::Vendor;
 use crate::model::gpu::mig::Instance;
 use crate::model::inventory::Shape;
@@ -85,8 +85,11 @@ pub fn next(card: &Card, functions: &[&Card], target: Target<'_>) -> Next {
 
 /// What keeps a card from being divided at all, as it is.
 fn not_ready(card: &Card, target: Target<'_>) -> Option<Next> {
-    if !card.health.is_good() {
-        return Some(Next::Stop("it does not answer".to_owned()));
+    match &card.health {
+        Health::Ok | Health::Asleep => {}
+        Health::NoAnswer(why) => return Some(Next::Stop(format!("it does not answer: {why}"))),
+        // A look that failed, or a driver that is not ready yet.
+        Health::Dropped(why) | Health::Unknown(why) => return Some(Next::Wait(why.clone())),
     }
     if card.is_vfio {
         let driver = card.driver.as_deref().unwrap_or("VFIO");
@@ -105,8 +108,22 @@ fn not_ready(card: &Card, target: Target<'_>) -> Option<Next> {
             Some(Next::Wait("NVML does not tell of it yet".to_owned()))
         }
         (None, Shape::Mig { .. }) => Some(Next::Stop("only NVIDIA's cards have MIG".to_owned())),
+        // What NVML failed to tell is not what the card lacks.
+        (Some(NvmlFacts { mig: None, faults, .. }), Shape::Mig { .. })
+        | (Some(NvmlFacts { host_vgpu: None, faults, .. }), _)
+            if !faults.is_empty() =>
+        {
+            Some(Next::Wait(format!("NVML does not say all of it: {}", faults.join("; "))))
+        }
         (Some(nvml), Shape::Mig { .. }) if nvml.mig.is_none() => Some(Next::Stop("the card has no MIG".to_owned())),
         (Some(nvml), _) if nvml.host_vgpu.is_none() => Some(Next::Stop(NO_HOST_DRIVER.to_owned())),
+        (None, Shape::Vgpu { .. }) if card.vendor != Vendor::Nvidia && card.vgpu.is_none() => {
+            let vendor = card.vendor.word();
+            Some(Next::Stop(format!(
+                "gvm makes vGPUs of NVIDIA's cards, and of those whose driver makes mediated devices; \
+                this one is {vendor}'s. `gvm gpu mode GPU passthrough` gives all of it to one VM"
+            )))
+        }
         (None, Shape::Vgpu { .. }) if total == 0 && card.vgpu.is_none() => {
             Some(Next::Wait("its driver offers no vGPUs yet".to_owned()))
         }
@@ -121,11 +138,11 @@ pub const NO_HOST_DRIVER: &str = "its driver makes no vGPUs: NVIDIA's vGPU host 
 
 fn change_mig(card: &Card, functions: &[&Card], mig: &MigFacts, wants_mig: bool, enabled: u32) -> Next {
     let at = card.address;
-    if !wants_mig && let Some(made) = mig.instances.first().filter(|_| mig.is_on) {
-        return match user_of(functions, card, made) {
-            Some(user) => Next::Stop(user),
-            None => Next::Do(ShapeJob::RemoveInstance { card: at, instance: made.instance }),
-        };
+    if !wants_mig && mig.is_on {
+        let next = remove_one(card, functions, mig.instances.iter().collect());
+        if let Some(next) = next {
+            return next;
+        }
     }
     if enabled > 0 {
         return functions_off(card, functions);
@@ -156,16 +173,23 @@ fn next_instance(card: &Card, functions: &[&Card], mig: &MigFacts, wanted: &[Ins
         return Next::Done;
     }
     // The layout is all that an administrator wants there: its compute slices may be taken by something beside it.
-    if let Some(other) = mig.instances.iter().find(|made| !wanted.contains(&made.instance)) {
-        return match user_of(functions, card, other) {
-            Some(user) => Next::Stop(user),
-            None => Next::Do(ShapeJob::RemoveInstance { card: at, instance: other.instance }),
-        };
+    let others = mig.instances.iter().filter(|made| !wanted.contains(&made.instance)).collect();
+    if let Some(next) = remove_one(card, functions, others) {
+        return next;
     }
     match wanted.iter().find(|instance| !is_there(instance)) {
         Some(instance) => Next::Do(ShapeJob::MakeInstance { card: at, instance: *instance }),
         None => Next::Done,
     }
+}
+
+/// The first of the instances that are to go; none of them where one is in use.
+fn remove_one(card: &Card, functions: &[&Card], instances: Vec<&MadeInstance>) -> Option<Next> {
+    if let Some(user) = instances.iter().find_map(|made| user_of(functions, card, made)) {
+        return Some(Next::Stop(user));
+    }
+    let made = instances.first()?;
+    Some(Next::Do(ShapeJob::RemoveInstance { card: card.address, instance: made.instance }))
 }
 
 /// Who has an instance, in words.

@@ -3,7 +3,7 @@
 use sqlx::sqlite::SqliteRow;
 
 use super::{Result, Store, StoreError, Write, count, int, json, or_taken, parsed, to_json};
-use crate::model::gpu::{GpuLease, LeaseState};
+use crate::model::gpu::{GpuLease, LeaseState, Partition};
 use crate::model::id::{LeaseId, VmId};
 use crate::model::vm::Generation;
 
@@ -105,6 +105,20 @@ pub async fn set_state(tx: &mut Write, vm: VmId, state: LeaseState) -> Result<()
 pub async fn set_state_of(tx: &mut Write, lease: LeaseId, state: LeaseState) -> Result<()> {
     sqlx::query("UPDATE gpu_leases SET state = $1 WHERE id = $2")
         .bind(to_json(&state))
+        .bind(lease.to_string())
+        .execute(&mut **tx)
+        .await
+        .map(|_| ())
+        .map_err(StoreError::Sql)
+}
+
+/// Writes anew what a lease holds; its key stays.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn set_partition(tx: &mut Write, lease: LeaseId, partition: &Partition) -> Result<()> {
+    sqlx::query("UPDATE gpu_leases SET body = $1 WHERE id = $2")
+        .bind(to_json(partition))
         .bind(lease.to_string())
         .execute(&mut **tx)
         .await

@@ -7,8 +7,10 @@ mod mdevs;
 mod mig;
 mod parts;
 mod plug;
+mod random;
 mod sanitise;
 mod slices;
+mod truth;
 
 use std::collections::HashMap;
 

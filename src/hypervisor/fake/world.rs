@@ -278,6 +278,12 @@ impl FakeDomain {
         })
     }
 
+    /// It was described anew without them.
+    pub(super) fn lose_devices(&mut self) {
+        self.spec.hostdevs.clear();
+        self.plugged.clear();
+    }
+
     pub(super) fn hold(&mut self, why: WhyPaused) {
         if self.power == Power::Running {
             self.power = Power::Paused(why);

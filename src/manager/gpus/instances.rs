@@ -15,15 +15,20 @@ use crate::model::card::{Card, MadeInstance};
 use crate::model::gpu::mig::Instance;
 use crate::model::gpu::{GpuId, GpuLease, Partition};
 use crate::model::inventory::{KnownGpu, Shape};
+use crate::model::pci::PciAddress;
+use crate::model::vm::Vm;
 use crate::plan::inventory::Entry;
 use crate::plan::shape::user_of;
 use crate::store::gpus::Decision;
-use crate::store::{commit, gpus};
+use crate::store::{commit, gpus, leases, vms};
 
 /// Sees to an idle instance for a machine's vGPU; the caller has the card's lock.
 pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition, step: &'static str) -> Done {
     let (Partition::Vgpu { gpu, bdf, .. }, Some(wanted)) = (partition, partition.slice()) else { return Ok(()) };
     let Some((row, card)) = seen.card(gpu) else { return Err(last(step, format!("GPU {gpu} is gone"))) };
+    if card.nvml.is_none() {
+        return Err(transient(step, format!("NVML does not say what MIG instances GPU {bdf} has")));
+    }
     let Some(mig) = card.mig().filter(|mig| mig.is_on) else {
         return Err(last(step, format!("MIG is off on GPU {bdf}; start the VM again to be given another")));
     };
@@ -40,7 +45,7 @@ pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition
     if idle.any(|made| made.instance == wanted || !is_reserved(made)) {
         return Ok(());
     }
-    add_own(manager, row, wanted).await.map_err(|e| Failure::store(step, &e))?;
+    change_own(manager, &row.id, |own| add(own, wanted)).await.map_err(|e| Failure::store(step, &e))?;
     hold::point("mig-recorded").await;
     match manager.gpus.backend.reshape(&ShapeJob::MakeInstance { card: *bdf, instance: wanted }).await {
         Ok(()) => {}
@@ -57,15 +62,49 @@ pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition
     Ok(())
 }
 
-async fn add_own(manager: &Manager, row: &KnownGpu, instance: Instance) -> crate::store::Result<()> {
-    let mut tx = manager.store.write().await?;
-    let fresh = gpus::read(&mut tx).await?.into_iter().find(|fresh| fresh.id == row.id);
-    let mut own = fresh.map(|fresh| fresh.own_instances).unwrap_or_default();
+fn add(own: &mut Vec<Instance>, instance: Instance) {
     if !own.contains(&instance) {
         own.push(instance);
-        gpus::decide(&mut tx, &row.id, &Decision::OwnInstances(own)).await?;
+    }
+}
+
+/// Changes what is written down as gvm's; the caller has the card's lock.
+async fn change_own(
+    manager: &Manager,
+    gpu: &GpuId,
+    change: impl FnOnce(&mut Vec<Instance>),
+) -> crate::store::Result<()> {
+    let mut tx = manager.store.write().await?;
+    let fresh = gpus::read(&mut tx).await?.into_iter().find(|fresh| fresh.id == *gpu);
+    let before = fresh.map(|fresh| fresh.own_instances).unwrap_or_default();
+    let mut own = before.clone();
+    change(&mut own);
+    if own != before {
+        gpus::decide(&mut tx, gpu, &Decision::OwnInstances(own)).await?;
     }
     commit(tx).await
+}
+
+/// What a vGPU stands on is what its lease counts with from here on: two that count with the same one would both be
+/// promised it again after a restart of the host. The caller has the card's lock.
+pub(super) async fn note_slice(manager: &Manager, vm: &Vm, partition: &Partition) -> Result<()> {
+    let (Partition::Vgpu { gpu, site, .. }, Some(slice)) = (partition, partition.slice()) else { return Ok(()) };
+    let seen = manager.look_at_gpus().await?;
+    let real = seen.card(gpu).and_then(|(_, card)| behind(card, *site, &functions(&seen, card)));
+    let Some(real) = real.filter(|real| *real != slice) else { return Ok(()) };
+    let mut now = partition.clone();
+    if let Partition::Vgpu { slice, .. } = &mut now {
+        *slice = Some(real);
+    }
+    let mut tx = manager.store.write().await?;
+    let leases = leases::read(&mut tx).await?;
+    let lease = leases.iter().find(|lease| lease.vm == vm.id && lease.partition == *partition);
+    if let (Some(lease), Some(mut row)) = (lease, vms::read(&mut tx, vm.id).await?) {
+        leases::set_partition(&mut tx, lease.id, &now).await?;
+        row.placement.gpus.iter_mut().filter(|its| *its == partition).for_each(|its| its.clone_from(&now));
+        vms::update(&mut tx, &row).await?;
+    }
+    Ok(commit(tx).await?)
 }
 
 /// The instance that a function's vGPU stands on, by a look that is fresh.
@@ -76,23 +115,38 @@ pub(super) fn behind(card: &Card, site: VgpuSite, vfs: &[&Card]) -> Option<Insta
     card.mig()?.instances.iter().find(is_it).map(|made| made.instance)
 }
 
+/// Before the vGPU on it is taken away: where that is broken off, the next tidying ends an instance of an administrator's
+/// layout as it does one that gvm made.
+pub(super) async fn mark(manager: &Manager, row: &KnownGpu, instance: Instance) -> crate::store::Result<()> {
+    match is_wanted(row, instance) {
+        true => change_own(manager, &row.id, |own| add(own, instance)).await,
+        false => Ok(()),
+    }
+}
+
 /// Ends an instance after its vGPU: what gvm made is gone for good, what an administrator wants there is made anew, so that
 /// nothing of the last machine is left in it; what others made stays. The caller has the card's lock.
 pub(super) async fn end(manager: &Manager, row: &KnownGpu, instance: Instance) -> std::result::Result<(), BindError> {
     let card = row.identity.address;
-    let is_own = row.own_instances.contains(&instance);
-    let is_wanted = match row.shape.as_ref().map(|shaped| &shaped.shape) {
-        Some(Shape::Mig { instances: Some(wanted), .. }) => wanted.contains(&instance),
-        _ => false,
-    };
-    if !is_own && !is_wanted {
+    let on_store = |e: crate::store::StoreError| BindError::Transient(super::super::error::chain(&e));
+    let rows = manager.store.gpus().await.map_err(on_store)?;
+    if !rows.iter().any(|fresh| fresh.id == row.id && fresh.own_instances.contains(&instance)) {
         return Ok(());
     }
     manager.gpus.backend.reshape(&ShapeJob::RemoveInstance { card, instance }).await?;
-    if is_wanted {
+    if is_wanted(row, instance) {
         manager.gpus.backend.reshape(&ShapeJob::MakeInstance { card, instance }).await?;
     }
-    Ok(())
+    // Whoever makes one there next is not gvm.
+    change_own(manager, &row.id, |own| own.retain(|other| *other != instance)).await.map_err(on_store)
+}
+
+/// True where an administrator's layout has this instance.
+fn is_wanted(row: &KnownGpu, instance: Instance) -> bool {
+    match row.shape.as_ref().map(|shaped| &shaped.shape) {
+        Some(Shape::Mig { instances: Some(wanted), .. }) => wanted.contains(&instance),
+        _ => false,
+    }
 }
 
 impl Manager {
@@ -106,30 +160,50 @@ impl Manager {
         // Looked at under the card's lock: a machine may have been given one meanwhile.
         let seen = self.look_at_gpus().await?;
         let Some((row, card)) = seen.card(&entry.id).filter(|(row, _)| row.withheld.is_none()) else { return Ok(()) };
-        let Some(mig) = card.mig() else { return Ok(()) };
+        // What NVML fails to tell is not gone.
+        let is_told = card.nvml.as_ref().is_some_and(|nvml| nvml.faults.is_empty());
+        let Some(mig) = card.mig().filter(|_| is_told) else { return Ok(()) };
         let leases = self.store.leases().await?;
         let own = self.store.gpus().await?.into_iter().find(|row| row.id == entry.id).map(|row| row.own_instances);
         let mut kept = Vec::new();
         for instance in own.unwrap_or_default() {
             let made = mig.instances.iter().find(|made| mig.is_on && made.instance == instance);
             let is_used = made.is_some_and(|made| user_of(&functions(&seen, card), card, made).is_some());
-            if is_used || is_leased(&leases, &entry.id, instance) {
+            let is_wanted = is_wanted(row, instance) && mig.is_on;
+            if is_used || (made.is_some() || is_wanted) && is_leased(&leases, &entry.id, instance) {
                 kept.push(instance);
                 continue;
             }
-            if made.is_some() {
-                tracing::info!(gpu = %row.id, %instance, "no machine wants this MIG instance: ending it");
-                let job = ShapeJob::RemoveInstance { card: card.address, instance };
-                if let Err(e) = self.gpus.backend.reshape(&job).await {
+            // One that is not there is made by whoever has the lease, and written down again before.
+            match self.end_left_instance(card.address, instance, made.is_some(), is_wanted).await {
+                Ok(()) => {}
+                Err(BindError::Stuck(why)) => {
+                    withhold_stuck(self, &row.id, &why).await?;
+                    kept.push(instance);
+                }
+                Err(e) => {
                     tracing::warn!(gpu = %row.id, %instance, error = %e, "cannot end a MIG instance");
                     kept.push(instance);
                 }
             }
         }
-        if kept != row.own_instances {
-            let mut tx = self.store.write().await?;
-            gpus::decide(&mut tx, &row.id, &Decision::OwnInstances(kept)).await?;
-            commit(tx).await?;
+        Ok(change_own(self, &row.id, |own| *own = kept).await?)
+    }
+
+    /// Ends what a machine left; what an administrator wants there is made anew.
+    async fn end_left_instance(
+        &self,
+        card: PciAddress,
+        instance: Instance,
+        is_made: bool,
+        is_wanted: bool,
+    ) -> std::result::Result<(), BindError> {
+        if is_made {
+            tracing::info!(%card, %instance, "no machine wants this MIG instance: ending it");
+            self.gpus.backend.reshape(&ShapeJob::RemoveInstance { card, instance }).await?;
+        }
+        if is_wanted {
+            self.gpus.backend.reshape(&ShapeJob::MakeInstance { card, instance }).await?;
         }
         Ok(())
     }

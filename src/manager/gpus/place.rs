@@ -7,11 +7,11 @@ use uuid::Uuid;
 
 use super::super::{Kind, Manager, ManagerError, Result};
 use super::planners::Planners;
-use super::{Seen, sanitise};
+use super::{Gpus, Seen, sanitise};
 use crate::model::card::Card;
 use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
 use crate::model::id::{LeaseId, UserId, VmId};
-use crate::model::inventory::Shape;
+use crate::model::inventory::{KnownGpu, Shape};
 use crate::model::principal::{Role, User};
 use crate::model::state::Observed;
 use crate::model::units::Mib;
@@ -66,15 +66,28 @@ impl Table {
         leases: &[GpuLease],
         names: &HashMap<VmId, String>,
         eyes: Eyes,
-        planners: &Planners,
+        gpus: &Gpus,
+        boot_id: &str,
     ) -> Self {
         let leased: HashSet<GpuId> = leases.iter().map(|lease| lease.partition.gpu().clone()).collect();
         let holder = |lease: &GpuLease| {
             let holder = Holder { state: lease.state, vm: names.get(&lease.vm).cloned() };
             (lease.partition.gpu().clone(), holder)
         };
-        let devices = devices(entries, &leased, eyes);
-        let pools = pools_of(entries, leases, &devices, names, planners);
+        let mut devices = devices(entries, &leased, eyes);
+        let mut pools = pools_of(entries, leases, &devices, names, &gpus.planners);
+        for row in entries.iter().filter_map(|entry| entry.known.as_ref()) {
+            let Some(why) = unsettled(row, gpus.is_reshaping(&row.id), boot_id) else { continue };
+            let of_row = pools.iter_mut().find(|pool| pool.gpu == row.id);
+            of_row.into_iter().for_each(|pool| pool.blocked = pool.blocked.take().or(Some(why.clone())));
+            let of_row = devices.iter_mut().find(|device| device.id == row.id);
+            of_row.into_iter().for_each(|device| device.blocked = device.blocked.take().or(Some(why.clone())));
+        }
+        // Nobody is given all of what is to be divided, even where somebody else has put it together.
+        for row in entries.iter().filter_map(|entry| entry.known.as_ref()).filter(|row| row.shape.is_some()) {
+            let of_row = devices.iter_mut().find(|device| device.id == row.id && device.blocked.is_none());
+            of_row.into_iter().for_each(|device| device.blocked = Some("it is there to be divided".to_owned()));
+        }
         Self { devices, held: leases.iter().map(holder).collect(), pools }
     }
 
@@ -91,7 +104,7 @@ impl Table {
         pools.any(|pool| {
             let keeps = match (slice, &pool.mig) {
                 (None, None) => true,
-                (Some(instance), Some(mig)) => mig.keeps(*instance),
+                (Some(_), Some(mig)) => mig.keeps(*site),
                 (Some(_), None) | (None, Some(_)) => false,
             };
             keeps && pool.parents.iter().any(is_good)
@@ -102,6 +115,18 @@ impl Table {
     pub fn pick(&self, requests: &[GpuRequest]) -> std::result::Result<Vec<Partition>, WhyNot> {
         choose(requests, &self.devices, &self.held, &self.pools, Policy::default(), Uuid::now_v7())
     }
+}
+
+/// Why nothing of a card may be given away for what it is divided into.
+fn unsettled(row: &KnownGpu, is_reshaping: bool, boot_id: &str) -> Option<String> {
+    if is_reshaping {
+        return Some("it is being divided otherwise just now".to_owned());
+    }
+    let shaped = row.shape.as_ref().filter(|shaped| shaped.boot_id.as_deref() != Some(boot_id))?;
+    let (at, word) = (row.identity.address, shaped.shape.word());
+    Some(format!(
+        "it is not divided again yet after a restart (an administrator can do that: gvm gpu mode {at} {word})"
+    ))
 }
 
 /// The cards that are divided into vGPUs. Those that are kept out of use or are not gvm's give nothing away.
@@ -136,6 +161,13 @@ fn pools_of(
             None => {}
         }
         let Some(device) = devices.iter().find(|device| device.id == pool.gpu) else { continue };
+        let is_to_have_mig =
+            matches!(row.and_then(|row| row.shape.as_ref()).map(|shaped| &shaped.shape), Some(Shape::Mig { .. }));
+        let card = cards.iter().find(|card| card.address == pool.bdf);
+        if is_to_have_mig && card.is_some_and(|card| card.nvml.is_none()) {
+            pool.blocked =
+                pool.blocked.take().or_else(|| Some("NVML does not say what MIG instances it has".to_owned()));
+        }
         let why = match &device.service {
             Service::Good | Service::Noted(_) if device.is_foreign => Some("it is not gvm's".to_owned()),
             Service::Good | Service::Noted(_) => None,
@@ -175,7 +207,7 @@ impl Manager {
             }
         }
         let entries = with_decisions(&seen.entries, gpus::read(tx).await?);
-        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus.planners))
+        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus, &self.host().boot_id))
     }
 
     /// Cards for a machine that is to run: those it holds where all of them can still be had, else others.
@@ -257,7 +289,11 @@ impl Manager {
 
     /// Picks, and counts the room in the guest's address space.
     fn pick_gpus(&self, table: &Table, spec: &VmSpec) -> Result<Chosen> {
-        let partitions = table.pick(&spec.gpus)?;
+        let partitions = table.pick(&spec.gpus).map_err(|why| match self.gpus.are_restored() {
+            true => ManagerError::from(why),
+            false => ManagerError::unavailable("the GPUs are being divided again after the start of the host")
+                .hint("ask again in a minute; `gvm gpu list` says how far it is"),
+        })?;
         // The windows of a virtual function are a part of its card's, and small.
         let is_whole = |partition: &&Partition| matches!(partition, Partition::Whole { .. });
         let is_picked =
@@ -287,7 +323,7 @@ async fn give_up(tx: &mut Write, held: &[GpuLease]) -> Result<()> {
 }
 
 /// The entries of a look with what is decided by now.
-pub(super) fn with_decisions(entries: &[Entry], known: Vec<crate::model::inventory::KnownGpu>) -> Vec<Entry> {
+pub(super) fn with_decisions(entries: &[Entry], known: Vec<KnownGpu>) -> Vec<Entry> {
     let mut known: HashMap<GpuId, _> = known.into_iter().map(|row| (row.id.clone(), row)).collect();
     let fresh = |entry: &Entry| Entry { known: known.remove(&entry.id).or(entry.known.clone()), ..entry.clone() };
     entries.iter().map(fresh).collect()

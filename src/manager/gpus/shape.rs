@@ -17,7 +17,7 @@ use super::steps::{why, withhold};
 use crate::gpu::BindError;
 use crate::model::card::Card;
 use crate::model::card::blockers::BlockerKind;
-use crate::model::gpu::GpuId;
+use crate::model::gpu::{GpuId, GpuLease};
 use crate::model::inventory::{KnownGpu, Shape, Shaped, Withheld};
 use crate::plan::shape::{Next, Target, next};
 use crate::store::gpus::Decision;
@@ -39,6 +39,26 @@ enum Undone {
     Cannot(String),
     /// The kernel does not come back from it.
     Stuck(String),
+}
+
+/// What is done with a refusal: an administrator is told at once; at the start of the host whoever has a card open may let
+/// go of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusals {
+    Told,
+    WaitedOut,
+}
+
+/// A card that is being divided otherwise, until this is dropped.
+struct Reshaping<'m> {
+    manager: &'m Manager,
+    gpu: GpuId,
+}
+
+impl Drop for Reshaping<'_> {
+    fn drop(&mut self) {
+        super::super::lock(&self.manager.gpus.reshaping).remove(&self.gpu);
+    }
 }
 
 /// The virtual functions of a card in a look.
@@ -71,9 +91,11 @@ impl Manager {
             return Err(cannot(why));
         }
         let word = shape.word();
+        // Before it is looked whether it is free: whoever is admitted later sees this.
+        let _reshaping = self.reshaping(&row.id);
         self.decide_shape(row, Some(Shaped { shape: shape.clone(), boot_id: None })).await?;
         hold::point("gpu-shape-recorded").await;
-        match self.bring(&row.id, Target::Shape(&shape)).await {
+        match self.bring(&row.id, Target::Shape(&shape), Refusals::Told).await {
             Ok(()) => {
                 self.decide_shape(row, Some(Shaped { shape, boot_id: Some(self.host().boot_id) })).await?;
                 Ok(word.to_owned())
@@ -94,12 +116,25 @@ impl Manager {
         if row.shape.is_none() && !is_divided {
             return Ok(());
         }
+        let _reshaping = self.reshaping(&row.id);
         self.must_be_free(row).await?;
+        if is_divided {
+            must_be_idle(card, &functions(&*self.look_at_gpus().await?, card))?;
+        }
         self.decide_shape(row, None).await?;
-        if is_divided && let Err(undone) = self.bring(&row.id, Target::Whole).await {
-            return Err(self.undone(row, undone).await);
+        if is_divided && let Err(undone) = self.bring(&row.id, Target::Whole, Refusals::Told).await {
+            let address = card.address;
+            return Err(self
+                .undone(row, undone)
+                .await
+                .hint(format!("`gvm gpu show {address}` says how far it came; the same command goes on from there")));
         }
         Ok(())
+    }
+
+    fn reshaping(&self, gpu: &GpuId) -> Reshaping<'_> {
+        super::super::lock(&self.gpus.reshaping).insert(gpu.clone());
+        Reshaping { manager: self, gpu: gpu.clone() }
     }
 
     async fn decide_shape(&self, row: &KnownGpu, shaped: Option<Shaped>) -> Result<()> {
@@ -125,10 +160,11 @@ impl Manager {
     }
 
     /// One job after the other until the card is as it should be.
-    async fn bring(&self, gpu: &GpuId, target: Target<'_>) -> std::result::Result<(), Undone> {
+    async fn bring(&self, gpu: &GpuId, target: Target<'_>, refusals: Refusals) -> std::result::Result<(), Undone> {
         let until = Instant::now() + PATIENCE;
         let mut last = None;
-        for _ in 0..MAX_JOBS {
+        let mut done = 0;
+        while done < MAX_JOBS {
             let job = match self.next_job(gpu, target, until).await? {
                 Some(job) => job,
                 None => return Ok(()),
@@ -139,8 +175,13 @@ impl Manager {
             tracing::info!(%gpu, %job, "dividing a GPU");
             hold::point("gpu-shape-step").await;
             match self.gpus.backend.reshape(&job).await {
-                Ok(()) => {}
+                Ok(()) => done += 1,
                 Err(BindError::Stuck(why)) => return Err(Undone::Stuck(why)),
+                Err(BindError::Refused(why)) if refusals == Refusals::WaitedOut && Instant::now() < until => {
+                    tracing::info!(%gpu, %why, "trying again");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
                 Err(BindError::Transient(why)) if Instant::now() < until => {
                     tracing::info!(%gpu, %why, "trying again");
                     tokio::time::sleep(PAUSE).await;
@@ -207,7 +248,11 @@ impl Manager {
     async fn restore_shape(&self, row: &KnownGpu, boot_id: &str) {
         let Some(Shaped { shape, .. }) = &row.shape else { return };
         let _hands = self.gpus.hands_on(&row.id).await;
-        let outcome = self.bring(&row.id, Target::Shape(shape)).await;
+        let is_whole = |lease: &GpuLease| lease.partition.vgpu().is_none() && *lease.partition.gpu() == row.id;
+        if self.store.leases().await.is_ok_and(|leases| leases.iter().any(is_whole)) {
+            return tracing::warn!(gpu = %row.id, shape = shape.word(), "a VM has all of this GPU, so it is not divided again");
+        }
+        let outcome = self.bring(&row.id, Target::Shape(shape), Refusals::WaitedOut).await;
         let recorded = async {
             let at = Timestamp::now();
             let why =
@@ -230,4 +275,19 @@ impl Manager {
             tracing::error!(gpu = %row.id, error = %error::chain(&e), "cannot record how a GPU is divided");
         }
     }
+}
+
+/// Refuses to put a card together while processes of the host use it: idle instances would be gone before the first one
+/// that is in use keeps its own, and an administrator may have made them for something else than machines.
+fn must_be_idle(card: &Card, functions: &[&Card]) -> Result<()> {
+    let address = card.address;
+    let refused = |why: &str| {
+        let message = format!("GPU {address} is left divided as it is: {why}");
+        Err(ManagerError::conflict(message).hint("end what uses it first"))
+    };
+    if let Some(foreign) = card.blockers.iter().find(|blocker| blocker.kind == BlockerKind::Foreign) {
+        return refused(&format!("it is not gvm's ({})", foreign.text));
+    }
+    let holder = [card].into_iter().chain(functions.iter().copied()).find_map(|function| function.holders.first());
+    holder.map_or(Ok(()), |holder| refused(&holder.words()))
 }

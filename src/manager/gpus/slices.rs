@@ -5,8 +5,8 @@
 
 use jiff::Timestamp;
 
-use super::super::Manager;
 use super::super::steps::{Done, Failure};
+use super::super::{Manager, error};
 use super::steps::{GivenBack, last, transient, why, withhold, withhold_stuck};
 use super::{Seen, instances, shape};
 use crate::gpu::BindError;
@@ -53,7 +53,12 @@ pub(super) async fn ensure_made(
     }
     instances::ensure(manager, seen, partition, step).await?;
     match manager.gpus.backend.vgpu(&VgpuJob::Make { site: *site, name: name.clone() }).await {
-        Ok(()) => Ok(()),
+        Ok(()) => {
+            if let Err(e) = instances::note_slice(manager, vm, partition).await {
+                tracing::warn!(%gpu, error = %error::chain(&e), "cannot note on which MIG instance a vGPU is");
+            }
+            Ok(())
+        }
         Err(BindError::Stuck(why)) => {
             withhold_stuck(manager, gpu, &why).await.map_err(|e| Failure::store(step, &e))?;
             Err(last(step, format!("GPU {bdf} is stuck: {why}. Start the VM again to be given another card")))
@@ -132,6 +137,9 @@ pub(super) async fn take_away(
             seen.card(&row.id).and_then(|(_, card)| instances::behind(card, site, &shape::functions(&seen, card)))
         }
     };
+    if let Some(instance) = instance {
+        instances::mark(manager, row, instance).await.map_err(|e| error::chain(&e))?;
+    }
     let removed = match backend.vgpu(&VgpuJob::Remove { site, name: name.clone() }).await {
         Ok(()) => match instance {
             Some(instance) => instances::end(manager, row, instance).await,

@@ -115,7 +115,7 @@ impl Manager {
         let leases = self.store.leases().await?;
         let entries = with_decisions(&seen.entries, self.store.gpus().await?);
         let names = self.holder_names(&leases, reader).await?;
-        let table = Table::new(&entries, &leases, &names, reader.eyes, &self.gpus.planners);
+        let table = Table::new(&entries, &leases, &names, reader.eyes, &self.gpus, &self.host().boot_id);
         let row = |entry: &Entry| {
             let device = table.devices.iter().find(|device| device.id == entry.id);
             let is_its = |lease: &&GpuLease| match lease.partition.vgpu() {
@@ -176,7 +176,7 @@ impl Manager {
         let leases = self.store.leases().await?;
         let entries = with_decisions(&seen.entries, self.store.gpus().await?);
         let names = self.holder_names(&leases, reader).await?;
-        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus.planners))
+        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus, &self.host().boot_id))
     }
 
     async fn holder_names(&self, leases: &[GpuLease], reader: Reader) -> Result<HashMap<VmId, String>> {

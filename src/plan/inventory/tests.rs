@@ -190,6 +190,19 @@ fn foreign_cards_groups_and_machines_of_ours_are_told_apart() {
     assert_eq!((of(None), of(Some("gvm-2")), of(Some("gvm-1"))), (1, 1, 0), "its own machine may have it");
 }
 
+/// Case B-capacity-zero-while-passthrough: what was known of a card counts while nobody can be asked, and what never was
+/// known is not 0.
+#[test]
+fn a_card_with_vfio_has_the_memory_that_it_had() {
+    let mut seen = card("0000:41:00.0", Some("GPU-aaaa"));
+    seen.memory = Some(CardMemory { size: Mib(96 << 10), source: MemorySource::Nvml });
+    let known = rows(&recognise(&[], &[seen], "boot", now(0)));
+    let away = recognise(&known, &[bound("0000:41:00.0")], "boot", now(1));
+    assert_eq!(away.entries[0].memory(), Some(Mib(96 << 10)));
+    assert_eq!(devices(&away.entries, &HashSet::new(), Eyes::Host)[0].memory, Mib(96 << 10));
+    assert_eq!(recognise(&[], &[bound("0000:41:00.0")], "boot", now(1)).entries[0].memory(), None);
+}
+
 /// Case B-one-size-per-card: its driver lists only what there is room for, so that the others would be forgotten.
 #[test]
 fn types_that_a_card_has_no_room_for_are_remembered() {

@@ -218,7 +218,7 @@ fn nothing_that_is_used_is_touched() {
     let made = MadeVgpu { uuid: None, type_id: "701".to_owned(), name: None, gpu_instance: Some(2) };
     host.vfs[1].vgpu.as_mut().unwrap().made.push(made);
     let (jobs, end) = host.bring(Target::Shape(&mig(Some(&["7g.80gb@0:8"]))));
-    assert_eq!(jobs, ["removing the MIG instance 3g.40gb@0 of"], "only what is idle");
+    assert_eq!(jobs, [""; 0], "what is idle stays as well, where it would be in vain");
     insta::assert_debug_snapshot!(end, @r#"
     Stop(
         "the MIG instance 3g.40gb@4 is in use by a vGPU on 0000:41:00.5",
@@ -249,6 +249,23 @@ fn what_cannot_be_is_told_and_what_comes_is_waited_for() {
         told(&|card| card.nvml.as_mut().unwrap().host_vgpu = None, &on_demand),
         "stop: its driver makes no vGPUs"
     );
+    // What NVML failed to tell is not what the card lacks; a look that failed is no card that does not answer.
+    for lacking in [
+        |card: &mut Card| card.nvml.as_mut().unwrap().mig = None,
+        |card: &mut Card| {
+            card.nvml.as_mut().unwrap().host_vgpu = None;
+        },
+    ] {
+        let change = |card: &mut Card| {
+            lacking(card);
+            card.nvml.as_mut().unwrap().faults.push("MIG mode: Unknown".to_owned());
+        };
+        assert_eq!(told(&change, &on_demand), "wait: NVML does not say all of it: MIG mode: Unknown");
+    }
+    assert_eq!(told(&|card| card.health = Health::Unknown("x".to_owned()), &VGPU), "wait: x");
+    assert_eq!(told(&|card| card.health = Health::Dropped("x".to_owned()), &VGPU), "wait: x");
+    let others = |card: &mut Card| (card.vendor, card.nvml) = (Vendor::Amd, None);
+    assert!(told(&others, &VGPU).starts_with("stop: gvm makes vGPUs of NVIDIA's cards"), "{}", told(&others, &VGPU));
     assert_eq!(told(&|card| card.is_vfio = true, &VGPU), "stop: it is with nvidia; only its own driver divides it");
     assert_eq!(told(&|card| card.health = Health::NoAnswer("x".to_owned()), &VGPU), "stop: it does not answer");
     let late = |card: &mut Card| {

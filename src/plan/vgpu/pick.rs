@@ -150,7 +150,12 @@ fn why(pools: &[VgpuPool], wish: &VgpuWish, names: &[&VgpuTypeName]) -> WhyNoVgp
             return (pool.bdf, format!("{} has no such type", pool.model));
         };
         let limit = pool.room(name).limit;
-        may_come |= !matches!(limit, Limit::NoSuchType | Limit::Blocked(_)) && pool.taken().any(|taken| taken.is_ours);
+        // What is out of use comes back into it.
+        may_come |= match &limit {
+            Limit::NoSuchType => false,
+            Limit::Blocked(_) => true,
+            _ => pool.taken().any(|taken| taken.is_ours),
+        };
         (pool.bdf, limit.words(name.as_str()))
     });
     let cards = cards.collect();

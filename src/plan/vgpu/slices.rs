@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::{VgpuHeld, VgpuPool};
+use crate::model::card::vgpu::{MadeVgpu, VgpuSite};
 use crate::model::card::{Card, SupportedVgpu};
 use crate::model::gpu::VgpuTypeName;
 use crate::model::gpu::mig::{Geometry, Instance, MigProfile};
@@ -23,6 +24,8 @@ pub struct MigPool {
     pub is_fixed: bool,
     /// The types that NVML says the card has, with their profiles.
     types: Vec<(VgpuTypeName, MigProfile)>,
+    /// Leases whose room somebody else has by now.
+    lost: Vec<VgpuSite>,
 }
 
 /// An instance, or the room for one.
@@ -70,7 +73,7 @@ impl MigPool {
         let mut is_satisfied = vec![false; held.len()];
         for made in &facts.instances {
             let vgpu = parents().find_map(|(parent, facts)| {
-                let on_it = |vgpu: &&crate::model::card::vgpu::MadeVgpu| vgpu.gpu_instance == Some(made.id);
+                let on_it = |vgpu: &&MadeVgpu| vgpu.gpu_instance == Some(made.id);
                 facts.made.iter().find(on_it).map(|vgpu| (parent, vgpu.uuid))
             });
             let user = vgpu.map(|(parent, uuid)| {
@@ -85,28 +88,43 @@ impl MigPool {
             });
             slots.push(Slot { instance: made.instance, is_made: true, user });
         }
-        let mut pool = Self { planner, slots, is_fixed: false, types: types(&nvml.vgpu_types) };
+        let mut pool = Self { planner, slots, is_fixed: false, types: types(&nvml.vgpu_types), lost: Vec::new() };
         for (held, _) in held.iter().zip(&is_satisfied).filter(|(_, is_satisfied)| !**is_satisfied) {
-            pool.reserve(held);
+            if !pool.reserve(held) {
+                pool.lost.push(held.site);
+            }
+        }
+        let is_ours = |site: VgpuSite| held.iter().any(|held| held.site == site);
+        for (parent, facts) in parents() {
+            // A mediated device does not say which instance it has: it has one of its profile.
+            let unsaid =
+                |made: &&MadeVgpu| made.gpu_instance.is_none() && !is_ours(VgpuSite { parent, uuid: made.uuid });
+            for name in facts.made.iter().filter(unsaid).filter_map(|made| made.name.as_ref()) {
+                let profile = pool.profile_of(name);
+                let is_it = |slot: &&mut Slot| slot.user.is_none() && Some(slot.instance.profile) == profile;
+                pool.slots.iter_mut().find(is_it).into_iter().for_each(|slot| slot.user = Some(SlotUser::Other));
+            }
         }
         Some(pool)
     }
 
-    /// Counts a lease whose vGPU is not made yet.
-    fn reserve(&mut self, held: &VgpuHeld) {
-        let Some(instance) = held.slice else { return };
+    /// Counts a lease whose vGPU is not made yet, or does not say where it is; false where there is no room for it.
+    fn reserve(&mut self, held: &VgpuHeld) -> bool {
+        let Some(instance) = held.slice else { return false };
         let user = Some(SlotUser::Ours(held.vm.clone()));
         let is_idle = |slot: &Slot| slot.user.is_none() && slot.instance.profile == instance.profile;
         let is_it = |slot: &Slot| is_idle(slot) && slot.instance == instance;
         let idle = self.slots.iter().position(is_it).or_else(|| self.slots.iter().position(is_idle));
         if let Some(slot) = idle.and_then(|at| self.slots.get_mut(at)) {
             slot.user = user;
-            return;
+            return true;
         }
         // Where somebody else has put something there meanwhile, the room is lost.
-        if self.is_lawful_with(instance) {
+        let is_lawful = self.is_lawful_with(instance);
+        if is_lawful {
             self.slots.push(Slot { instance, is_made: false, user });
         }
+        is_lawful
     }
 
     fn is_lawful_with(&self, instance: Instance) -> bool {
@@ -171,10 +189,9 @@ impl MigPool {
         }
     }
 
-    /// True where a lease still has what it reserved.
-    pub fn keeps(&self, instance: Instance) -> bool {
-        let is_its = |slot: &Slot| matches!(slot.user, Some(SlotUser::Ours(_)));
-        self.slots.iter().any(|slot| slot.instance.profile == instance.profile && is_its(slot))
+    /// True where the lease of a vGPU still has what it reserved.
+    pub fn keeps(&self, site: VgpuSite) -> bool {
+        !self.lost.contains(&site)
     }
 
     /// Its instances as the planner of moves takes them.
@@ -293,7 +310,7 @@ mod tests {
             is_mixed: false,
             known: TYPES.iter().filter_map(|text| VgpuTypeName::parse(text)).collect(),
             parents: (0..functions).map(parent).collect(),
-            mig: Some(MigPool { planner, slots, is_fixed: false, types: Vec::new() }),
+            mig: Some(MigPool { planner, slots, is_fixed: false, types: Vec::new(), lost: Vec::new() }),
             allowed: Vec::new(),
             blocked: None,
         }

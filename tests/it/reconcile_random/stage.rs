@@ -1,8 +1,6 @@
 //! The world that stories play in, and its promises.
 
 use std::collections::{HashMap, HashSet};
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 use gvm::auth::policy;
 use gvm::gpu::GpuBackend;
@@ -31,7 +29,7 @@ use uuid::Uuid;
 
 use super::actions::{Action, requests};
 use crate::support::cards::{at, host};
-use crate::support::world::{Life, World};
+use crate::support::world::{Life, World, turns_of};
 
 /// Cards of the host: fewer than machines.
 const CARDS: [&str; 3] = ["0000:41:00.0", "0000:81:00.0", MEDIATED];
@@ -125,8 +123,7 @@ impl Stage {
                 }
             }
             Action::CrashInside { vm, turns } => {
-                let looking = look(&self.life().manager, id(vm));
-                Turns { inner: Box::pin(looking), left: turns }.await;
+                turns_of(look(&self.life().manager, id(vm)), turns).await;
                 self.live_again().await;
             }
             Action::Crash => self.live_again().await,
@@ -422,24 +419,6 @@ impl Stage {
 fn refused_well(result: Result<(), ManagerError>) {
     if let Err(e) = result {
         assert_ne!(e.kind, Kind::Internal, "{e}");
-    }
-}
-
-/// A future that is dropped after so many turns: the manager dies in the middle of something.
-struct Turns<F> {
-    inner: Pin<Box<F>>,
-    left: usize,
-}
-
-impl<F: Future> Future for Turns<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.left == 0 {
-            return Poll::Ready(());
-        }
-        self.left -= 1;
-        self.inner.as_mut().poll(cx).map(|_| ())
     }
 }
 

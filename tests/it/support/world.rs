@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use gvm::auth::policy::{self, Action, Permit};
@@ -199,4 +200,18 @@ pub async fn eventually<F: Future<Output = bool>>(what: &str, mut holds: impl Fn
         assert!(tokio::time::Instant::now() < deadline, "not within 20 s: {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// A future that is dropped after so many turns: the manager dies in the middle of something.
+pub async fn turns_of<T>(future: impl Future<Output = T>, turns: usize) {
+    let mut future = std::pin::pin!(future);
+    let mut left = turns;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        future.as_mut().poll(cx).map(|_| ())
+    })
+    .await;
 }

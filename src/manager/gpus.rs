@@ -230,6 +230,7 @@ impl Manager {
 
     /// After a start: brings the cards to what they were, before machines are given any of them.
     pub async fn restore_gpus(&self) {
+        self.forget_instances().await;
         self.keep_gpus().await;
         self.restore_shapes().await;
         self.gpus.are_restored.store(true, Ordering::Release);

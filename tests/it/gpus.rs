@@ -1,6 +1,7 @@
 //! Cards between machines: admission, taking, giving back, and what goes wrong with it. A real database, and cards and
 //! machines in memory.
 
+mod cases;
 mod health;
 mod layout;
 mod mdevs;

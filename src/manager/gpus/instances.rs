@@ -4,7 +4,7 @@
 //! a vGPU stands on is read back, and what is gvm's is known by where it lies.
 
 use super::super::steps::{Done, Failure};
-use super::super::{Manager, Result, hold};
+use super::super::{Manager, Result, error, hold};
 use super::Seen;
 use super::shape::functions;
 use super::steps::{last, transient, withhold_stuck};
@@ -20,7 +20,7 @@ use crate::model::vm::Vm;
 use crate::plan::inventory::Entry;
 use crate::plan::shape::user_of;
 use crate::store::gpus::Decision;
-use crate::store::{commit, gpus, leases, vms};
+use crate::store::{commit, gpus, leases, read_meta, vms, write_meta};
 
 /// Sees to an idle instance for a machine's vGPU; the caller has the card's lock.
 pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition, step: &'static str) -> Done {
@@ -61,6 +61,9 @@ pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition
     hold::point("mig-made").await;
     Ok(())
 }
+
+/// Name of the value that says of which boot the instances are that are written down.
+const BOOT: &str = "mig-instances-boot";
 
 fn add(own: &mut Vec<Instance>, instance: Instance) {
     if !own.contains(&instance) {
@@ -128,7 +131,7 @@ pub(super) async fn mark(manager: &Manager, row: &KnownGpu, instance: Instance) 
 /// nothing of the last machine is left in it; what others made stays. The caller has the card's lock.
 pub(super) async fn end(manager: &Manager, row: &KnownGpu, instance: Instance) -> std::result::Result<(), BindError> {
     let card = row.identity.address;
-    let on_store = |e: crate::store::StoreError| BindError::Transient(super::super::error::chain(&e));
+    let on_store = |e: crate::store::StoreError| BindError::Transient(error::chain(&e));
     let rows = manager.store.gpus().await.map_err(on_store)?;
     if !rows.iter().any(|fresh| fresh.id == row.id && fresh.own_instances.contains(&instance)) {
         return Ok(());
@@ -150,6 +153,26 @@ fn is_wanted(row: &KnownGpu, instance: Instance) -> bool {
 }
 
 impl Manager {
+    /// After a restart of the host no instance is left of those that gvm made, and whoever has made one at the same place
+    /// since, made his own.
+    pub(super) async fn forget_instances(&self) {
+        let boot_id = self.host().boot_id;
+        let forgotten = async {
+            let mut tx = self.store.write().await?;
+            if read_meta::<String>(&mut tx, BOOT).await?.as_ref() == Some(&boot_id) {
+                return Ok(());
+            }
+            for row in gpus::read(&mut tx).await?.iter().filter(|row| !row.own_instances.is_empty()) {
+                gpus::decide(&mut tx, &row.id, &Decision::OwnInstances(Vec::new())).await?;
+            }
+            write_meta(&mut tx, BOOT, &boot_id).await?;
+            commit(tx).await
+        };
+        if let Err(e) = forgotten.await {
+            tracing::error!(error = %error::chain(&e), "cannot forget the MIG instances of before the restart of the host");
+        }
+    }
+
     /// Ends instances of a card that gvm made and no machine wants any more: a crash, or a start that failed, left them.
     pub(super) async fn tidy_instances(&self, entry: &Entry) -> Result<()> {
         let has_own = |row: &KnownGpu| !row.own_instances.is_empty();

@@ -1,17 +1,14 @@
 //! Divided cards when things go wrong: what is offered stays true, what is gvm's is ended, and what is not stays.
 
-use gvm::hypervisor::ErrorKind;
-use gvm::hypervisor::fake::Op;
 use gvm::manager::change::ChangeRequest;
 use gvm::manager::gpus::LayoutRequest;
 use gvm::model::card::shape::{ShapeJob, parse_instance};
-use gvm::model::card::vgpu::{VgpuJob, VgpuSite};
+use gvm::model::card::vgpu::VgpuJob;
 use gvm::model::card::{Card, Discovery};
 use gvm::model::gpu::VgpuTypeName;
 use gvm::model::gpu::mig::Instance;
 use gvm::model::gpu::mig::fixtures::a100_80;
 use gvm::model::state::Observed;
-use uuid::Uuid;
 
 use super::*;
 use crate::support::world::eventually;
@@ -178,6 +175,26 @@ async fn instances_of_gvms_own_are_remembered_as_long_as_they_are_there() {
     world.gpus.meddle(&make("3g.40gb@4:4"));
     life.manager.keep_gpus_tidy().await;
     assert_eq!(instances(&world).await.len(), 1, "no machine was on it, and gvm has not made it");
+}
+
+/// The same over a restart of the host, where somebody's script makes what gvm had made before.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_made_after_a_restart_at_an_old_place_is_not_gvms() {
+    let (world, life) = divided().await;
+    let vm = create(&life, "train", "mig:3g.40gb").await.unwrap();
+    life.settle(vm).await;
+    world.fake.destroy_behind(vm);
+    world.gpus.restart();
+    let life = again(&world, life, "boot-2").await;
+    life.manager.restore_gpus().await;
+    world.gpus.meddle(&make("3g.40gb@4:4"));
+    let theirs = instances(&world).await;
+    life.settle(vm).await;
+    assert_eq!(life.state(vm).await, Some(VmState::Running));
+    life.power(vm, Wanted::DeleteNow).await.unwrap();
+    life.settle(vm).await;
+    life.manager.keep_gpus_tidy().await;
+    assert_eq!(instances(&world).await, theirs);
 }
 
 /// An instance that hangs on its end takes the card out of use, instead of being tried again for ever.
@@ -361,101 +378,4 @@ async fn a_slice_is_tried_plugged_shown_and_given_back() {
     life.power(vm, Wanted::Stop).await.unwrap();
     life.settle(vm).await;
     assert!(instances(&world).await.is_empty());
-}
-
-// --- the field's cases, with their inputs ------------------------------------------------------------------------------
-
-/// Case B-leak-on-failed-start: three are available, and a start fails after the vGPU was made, five times.
-#[tokio::test(flavor = "multi_thread")]
-async fn five_failed_starts_leave_no_mediated_device() {
-    let world = world(&[CARD]);
-    world.gpus.mediate(at(CARD), &["A100D-26C"]);
-    let life = world.live().await;
-    assert_eq!(free(&life, "vgpu:A100D-26C").await, 3);
-    let vm = create(&life, "train", "vgpu:A100D-26C").await.unwrap();
-    let made = async || world.gpus.functions(&[at(CARD)]).await.unwrap().remove(0).vgpus.len();
-    for attempt in 0..5 {
-        world.fake.fail_next(Op::Start, ErrorKind::Permanent, 1);
-        if attempt > 0 {
-            life.power(vm, Wanted::Start).await.unwrap();
-        }
-        life.settle(vm).await;
-        assert!(made().await <= 1, "attempt {attempt}");
-    }
-    life.power(vm, Wanted::ForceStop).await.unwrap();
-    life.settle(vm).await;
-    assert_eq!((made().await, free(&life, "vgpu:A100D-26C").await), (0, 3));
-}
-
-/// Case B-cleanup-too-eager: A is recorded and its machine is gone; B is unknown; C is recorded and somebody has it open.
-#[tokio::test(flavor = "multi_thread")]
-async fn of_three_mediated_devices_only_the_own_one_that_nobody_has_goes() {
-    let world = world(&[CARD]);
-    world.gpus.mediate(at(CARD), &["A100D-20C"]);
-    let life = world.live().await;
-    let mut own = Vec::new();
-    for name in ["a", "c"] {
-        let vm = create(&life, name, "vgpu:A100D-20C").await.unwrap();
-        life.settle(vm).await;
-        let site = life.store.leases_of(vm).await.unwrap()[0].partition.vgpu().unwrap().0;
-        own.push((vm, site.uuid.unwrap()));
-    }
-    let foreign = Uuid::from_u128(11);
-    let site = VgpuSite { parent: at(CARD), uuid: Some(foreign) };
-    let name = VgpuTypeName::parse("A100D-20C").unwrap();
-    world.gpus.vgpu(&VgpuJob::Make { site, name }).await.unwrap();
-    world.gpus.open_mdev(own[1].1);
-    let life = again(&world, life, "boot-1").await;
-    for (vm, _) in &own {
-        world.fake.destroy_behind(*vm);
-        life.power(*vm, Wanted::DeleteNow).await.unwrap();
-        for _ in 0..6 {
-            reconciler::look(&life.manager, *vm).await.unwrap();
-        }
-    }
-    life.manager.keep_gpus_tidy().await;
-    let mut left: Vec<Uuid> =
-        world.gpus.functions(&[at(CARD)]).await.unwrap()[0].vgpus.iter().filter_map(|made| made.uuid).collect();
-    let mut should = vec![foreign, own[1].1];
-    left.sort();
-    should.sort();
-    assert_eq!(left, should);
-}
-
-/// Case B-vm-back-without-gpu: the record says that it has a card, and the machine runs without.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_machine_that_runs_without_its_card_is_not_well() {
-    let world = world(&[CARD]);
-    let life = world.live().await;
-    let vm = create(&life, "train", "1").await.unwrap();
-    life.settle(vm).await;
-    world.fake.lose_devices(vm);
-    assert_eq!(states(&life).await[CARD], GpuState::InUse, "a card with a lease is never idle");
-    life.settle(vm).await;
-    let Observed::Defined(domain) = world.fake.peek(vm) else { panic!("no domain") };
-    assert_eq!((domain.hostdevs.len(), life.store.leases().await.unwrap().len()), (2, 1));
-}
-
-/// Case B-helper-missing: gvm needs no `mdevctl`, so that its absence disables nothing.
-#[tokio::test(flavor = "multi_thread")]
-async fn no_program_is_needed_for_mediated_devices() {
-    let world = world(&[CARD, OTHER]);
-    world.gpus.mediate(at(CARD), &["A100D-20C"]);
-    let life = world.live().await;
-    for (name, asked) in [("part", "vgpu:A100D-20C"), ("whole", "1")] {
-        let vm = create(&life, name, asked).await.unwrap();
-        life.settle(vm).await;
-        assert_eq!(life.state(vm).await, Some(VmState::Running), "{name}");
-    }
-    let code = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let named = walk(&code).into_iter().find(|file| {
-        let text = std::fs::read_to_string(file).unwrap();
-        text.contains("\"mdevctl\"") || text.contains("/mdevctl")
-    });
-    assert_eq!(named, None, "a file that runs mdevctl");
-}
-
-fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
 }

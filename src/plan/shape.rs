@@ -117,17 +117,27 @@ fn not_ready(card: &Card, target: Target<'_>) -> Option<Next> {
         }
         (Some(nvml), Shape::Mig { .. }) if nvml.mig.is_none() => Some(Next::Stop("the card has no MIG".to_owned())),
         (Some(nvml), _) if nvml.host_vgpu.is_none() => Some(Next::Stop(NO_HOST_DRIVER.to_owned())),
-        (None, Shape::Vgpu { .. }) if card.vendor != Vendor::Nvidia && card.vgpu.is_none() => {
+        (None, Shape::Vgpu { .. }) if !can_be_divided(card) => {
             let vendor = card.vendor.word();
             Some(Next::Stop(format!(
-                "gvm makes vGPUs of NVIDIA's cards, and of those whose driver makes mediated devices; \
-                this one is {vendor}'s. `gvm gpu mode GPU passthrough` gives all of it to one VM"
+                "this card of {vendor} has no virtual functions that go to machines, and makes no mediated devices. \
+                 `gvm gpu mode GPU passthrough` gives all of it to one VM"
             )))
         }
         (None, Shape::Vgpu { .. }) if total == 0 && card.vgpu.is_none() => {
             Some(Next::Wait("its driver offers no vGPUs yet".to_owned()))
         }
         _ => None,
+    }
+}
+
+/// True where it makes vGPUs, or may yet, or has virtual functions that go to machines as they are.
+fn can_be_divided(card: &Card) -> bool {
+    let has_functions = card.sriov.as_ref().is_some_and(|sriov| sriov.total > 0);
+    match card.vendor {
+        Vendor::Nvidia => true,
+        Vendor::Amd | Vendor::Intel => has_functions || card.vgpu.is_some(),
+        Vendor::Other => card.vgpu.is_some(),
     }
 }
 

@@ -264,8 +264,9 @@ fn what_cannot_be_is_told_and_what_comes_is_waited_for() {
     }
     assert_eq!(told(&|card| card.health = Health::Unknown("x".to_owned()), &VGPU), "wait: x");
     assert_eq!(told(&|card| card.health = Health::Dropped("x".to_owned()), &VGPU), "wait: x");
-    let others = |card: &mut Card| (card.vendor, card.nvml) = (Vendor::Amd, None);
-    assert!(told(&others, &VGPU).starts_with("stop: gvm makes vGPUs of NVIDIA's cards"), "{}", told(&others, &VGPU));
+    let others = |card: &mut Card| (card.vendor, card.nvml, card.sriov) = (Vendor::Amd, None, None);
+    let text = told(&others, &VGPU);
+    assert!(text.starts_with("stop: this card of amd has no virtual functions that go to machines"), "{text}");
     assert_eq!(told(&|card| card.is_vfio = true, &VGPU), "stop: it is with nvidia; only its own driver divides it");
     assert_eq!(told(&|card| card.health = Health::NoAnswer("x".to_owned()), &VGPU), "stop: it does not answer");
     let late = |card: &mut Card| {

@@ -210,6 +210,13 @@ async fn an_end_that_hangs_takes_the_card_out() {
     life.manager.keep_gpus_tidy().await;
     assert_eq!(states(&life).await[CARD], GpuState::Stuck);
     assert_eq!(own(&life).await.len(), 1, "it is not forgotten");
+    // Whether the kernel has let go of it is for the self-test to say, and for nobody else.
+    assert_eq!(change(&life, CARD, GpuChange::Readmit).await.unwrap_err().kind, Kind::Conflict);
+    world.gpus.recover();
+    assert_eq!(change(&life, CARD, GpuChange::ReadmitUntested).await.unwrap_err().kind, Kind::Conflict);
+    change(&life, CARD, GpuChange::Readmit).await.unwrap();
+    life.manager.keep_gpus_tidy().await;
+    assert_eq!((instances(&world).await.len(), own(&life).await.len()), (0, 0));
 }
 
 /// NVML calls that block: nothing of the card is offered, its machines wait, and both is over when it answers again.

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::model::gpu::VgpuPolicy;
 use crate::model::network::Subnet;
 use crate::model::pci::PciAddress;
 use crate::model::quota::Quota;
@@ -163,6 +164,8 @@ pub struct GpuConfig {
     pub sanitise_command: Vec<String>,
     /// Seconds that it has; absent means 300.
     pub sanitise_seconds: Option<u64>,
+    /// To which card the next vGPU goes that several have room for.
+    pub vgpu_policy: VgpuPolicy,
 }
 
 /// People.

@@ -20,7 +20,7 @@ use super::vm::Generation;
 pub use device::{HostDevice, HostDeviceError};
 pub use name::{ModelName, ModelWord};
 pub use request::{Closeness, GpuRequest, GpuRequestError, MAX_GPUS, MAX_KINDS, WholeCards};
-pub use vgpu::{VgpuGrade, VgpuSeries, VgpuTypeName};
+pub use vgpu::{VgpuGrade, VgpuPolicy, VgpuSeries, VgpuTypeName};
 
 /// A card's stable identity: NVML's UUID (`GPU-...`) or, where no driver can be asked, `pci-<address>`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

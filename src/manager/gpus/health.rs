@@ -271,9 +271,12 @@ impl Manager {
         let at = row.identity.address;
         if let Some(Withheld::Stuck { why, boot_id, .. }) = &row.withheld
             && *boot_id == self.host().boot_id
+            && test == SelfTest::LeftOut
         {
             let message = format!("GPU {at} hangs in the kernel: {why}");
-            return Err(ManagerError::conflict(message).hint("only a restart of the host helps"));
+            return Err(ManagerError::conflict(message).hint(format!(
+                "a restart of the host helps; where the kernel has let go of it since, `gvm gpu readmit {at}` finds that out"
+            )));
         }
         if test == SelfTest::Made {
             let functions = card.map(functions_of).unwrap_or_default();

@@ -5,7 +5,6 @@
 
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, Result, error, hold};
-use super::Seen;
 use super::shape::functions;
 use super::steps::{last, transient, withhold_stuck};
 use crate::gpu::BindError;
@@ -23,8 +22,10 @@ use crate::store::gpus::Decision;
 use crate::store::{commit, gpus, leases, read_meta, vms, write_meta};
 
 /// Sees to an idle instance for a machine's vGPU; the caller has the card's lock.
-pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition, step: &'static str) -> Done {
+pub(super) async fn ensure(manager: &Manager, partition: &Partition, step: &'static str) -> Done {
     let (Partition::Vgpu { gpu, bdf, .. }, Some(wanted)) = (partition, partition.slice()) else { return Ok(()) };
+    // Anew, with nobody of ours at the card: what was seen before the lock may have been ended since.
+    let seen = manager.look_at_gpus().await.map_err(|e| transient(step, e.to_string()))?;
     let Some((row, card)) = seen.card(gpu) else { return Err(last(step, format!("GPU {gpu} is gone"))) };
     if card.nvml.is_none() {
         return Err(transient(step, format!("NVML does not say what MIG instances GPU {bdf} has")));
@@ -32,7 +33,7 @@ pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition
     let Some(mig) = card.mig().filter(|mig| mig.is_on) else {
         return Err(last(step, format!("MIG is off on GPU {bdf}; start the VM again to be given another")));
     };
-    let vfs = functions(seen, card);
+    let vfs = functions(&seen, card);
     let leases = manager.store.leases().await.map_err(|e| Failure::store(step, &e))?;
     let is_reserved = |made: &MadeInstance| {
         let others = leases.iter().filter(|lease| lease.partition != *partition && lease.partition.gpu() == gpu);
@@ -44,6 +45,21 @@ pub(super) async fn ensure(manager: &Manager, seen: &Seen, partition: &Partition
     let mut idle = mig.instances.iter().filter(is_idle);
     if idle.any(|made| made.instance == wanted || !is_reserved(made)) {
         return Ok(());
+    }
+    // What is there and not idle is not gvm's for having been asked for; one that lacks its half is, where a crash left it.
+    let is_half_made = |made: &MadeInstance| {
+        made.instance == wanted && made.compute_instances == 0 && row.own_instances.contains(&wanted)
+    };
+    let is_in_its_place = |made: &&MadeInstance| {
+        let (one, other) = (made.instance.placement, wanted.placement);
+        one.start < other.start + other.size && other.start < one.start + one.size && !is_half_made(made)
+    };
+    if let Some(other) = mig.instances.iter().find(is_in_its_place) {
+        let who = user_of(&vfs, card, other).unwrap_or_else(|| format!("the MIG instance {} is there", other.instance));
+        return Err(Failure::new(
+            step,
+            format!("{wanted} cannot be made on GPU {bdf}: {who}. Start the VM again to be given another"),
+        ));
     }
     change_own(manager, &row.id, |own| add(own, wanted)).await.map_err(|e| Failure::store(step, &e))?;
     hold::point("mig-recorded").await;

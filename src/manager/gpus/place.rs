@@ -57,6 +57,7 @@ pub(in crate::manager) struct Table {
     pub devices: Vec<GpuDevice>,
     pub held: Held,
     pub pools: Vec<VgpuPool>,
+    policy: Policy,
 }
 
 impl Table {
@@ -88,7 +89,7 @@ impl Table {
             let of_row = devices.iter_mut().find(|device| device.id == row.id && device.blocked.is_none());
             of_row.into_iter().for_each(|device| device.blocked = Some("it is there to be divided".to_owned()));
         }
-        Self { devices, held: leases.iter().map(holder).collect(), pools }
+        Self { devices, held: leases.iter().map(holder).collect(), pools, policy: Policy::default() }
     }
 
     /// True where a vGPU that is held can be had as it was.
@@ -113,7 +114,7 @@ impl Table {
 
     /// Picks.
     pub fn pick(&self, requests: &[GpuRequest]) -> std::result::Result<Vec<Partition>, WhyNot> {
-        choose(requests, &self.devices, &self.held, &self.pools, Policy::default(), Uuid::now_v7())
+        choose(requests, &self.devices, &self.held, &self.pools, self.policy, Uuid::now_v7())
     }
 }
 
@@ -207,7 +208,8 @@ impl Manager {
             }
         }
         let entries = with_decisions(&seen.entries, gpus::read(tx).await?);
-        Ok(Table::new(&entries, &leases, &names, reader.eyes, &self.gpus, &self.host().boot_id))
+        let policy = self.config.gpu.vgpu_policy;
+        Ok(Table { policy, ..Table::new(&entries, &leases, &names, reader.eyes, &self.gpus, &self.host().boot_id) })
     }
 
     /// Cards for a machine that is to run: those it holds where all of them can still be had, else others.

@@ -51,7 +51,7 @@ pub(super) async fn ensure_made(
     if !leases.iter().any(|lease| lease.partition == *partition) {
         return Err(transient(step, format!("the lease of {name} at {} has ended", site.parent)));
     }
-    instances::ensure(manager, seen, partition, step).await?;
+    instances::ensure(manager, partition, step).await?;
     match manager.gpus.backend.vgpu(&VgpuJob::Make { site: *site, name: name.clone() }).await {
         Ok(()) => {
             if let Err(e) = instances::note_slice(manager, vm, partition).await {

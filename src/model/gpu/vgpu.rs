@@ -34,6 +34,17 @@ pub enum VgpuSeries {
     Q,
 }
 
+/// To which card the next vGPU goes that several have room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VgpuPolicy {
+    /// To the fullest card, so that others stay empty for other sizes and for machines that want all of one.
+    #[default]
+    Pack,
+    /// To the emptiest card, so that neighbours are few.
+    Spread,
+}
+
 impl VgpuSeries {
     const fn of(letter: char) -> Option<Self> {
         match letter {

@@ -5,20 +5,11 @@ use std::fmt;
 
 use super::offers::asked;
 use super::{Limit, VgpuPool, slices};
+pub use crate::model::gpu::VgpuPolicy as Policy;
 use crate::model::gpu::mig::{Instance, MigProfile};
 use crate::model::gpu::{GpuId, GpuRequest, VgpuSeries, VgpuTypeName};
 use crate::model::pci::PciAddress;
 use crate::model::units::Mib;
-
-/// Where the next one goes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
-    /// To the fullest card, so that others stay empty for other sizes and for machines that want all of one.
-    #[default]
-    Pack,
-    /// To the emptiest card, so that neighbours are few.
-    Spread,
-}
 
 /// What is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use gvm::hypervisor::ErrorKind;
 use gvm::hypervisor::fake::Op;
 use gvm::model::card::vgpu::{VgpuJob, VgpuSite};
-use gvm::model::gpu::VgpuTypeName;
+use gvm::model::gpu::{VgpuPolicy, VgpuTypeName};
 use gvm::model::state::Observed;
 use uuid::Uuid;
 
@@ -108,4 +108,21 @@ async fn no_program_is_needed_for_mediated_devices() {
 fn walk(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { walk(&path) } else { vec![path] }).collect()
+}
+
+/// Case B-spread-over-parents: who configures the manager says which.
+#[tokio::test(flavor = "multi_thread")]
+async fn machines_are_packed_on_cards_or_spread_over_them() {
+    for (policy, cards) in [(VgpuPolicy::Pack, 1), (VgpuPolicy::Spread, 2)] {
+        let mut world = world(&[CARD, OTHER]);
+        world.config.gpu.vgpu_policy = policy;
+        [CARD, OTHER].iter().for_each(|card| world.gpus.mediate(at(card), &["A100D-20C"]));
+        let life = world.live().await;
+        for name in ["one", "two"] {
+            create(&life, name, "vgpu:A100D-20C").await.unwrap();
+        }
+        let leases = life.store.leases().await.unwrap();
+        let used: std::collections::HashSet<_> = leases.iter().map(|lease| lease.partition.gpu().clone()).collect();
+        assert_eq!(used.len(), cards, "{policy:?}");
+    }
 }

@@ -197,6 +197,26 @@ async fn what_is_made_after_a_restart_at_an_old_place_is_not_gvms() {
     assert_eq!(instances(&world).await, theirs);
 }
 
+/// An instance that a stranger took before the machine came to it is not gvm's for having been wanted.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_stranger_took_first_is_his() {
+    let (world, life) = divided().await;
+    world.gpus.meddle(&make("1g.10gb@0:1"));
+    let vm = create(&life, "train", "mig:1g.10gb").await.unwrap();
+    let (site, name) = ("0000:41:01.5".parse().unwrap(), VgpuTypeName::parse("A100D-1-10C").unwrap());
+    world.gpus.vgpu(&VgpuJob::Make { site, name: name.clone() }).await.unwrap();
+    reconciler::look(&life.manager, vm).await.unwrap();
+    assert_eq!(own(&life).await, []);
+    life.power(vm, Wanted::Start).await.unwrap();
+    life.settle(vm).await;
+    assert_eq!(life.state(vm).await, Some(VmState::Running));
+    life.power(vm, Wanted::DeleteNow).await.unwrap();
+    life.settle(vm).await;
+    world.gpus.vgpu(&VgpuJob::Remove { site, name }).await.unwrap();
+    life.manager.keep_gpus_tidy().await;
+    assert_eq!(instances(&world).await.len(), 1);
+}
+
 /// An instance that hangs on its end takes the card out of use, instead of being tried again for ever.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_end_that_hangs_takes_the_card_out() {
@@ -210,6 +230,13 @@ async fn an_end_that_hangs_takes_the_card_out() {
     life.manager.keep_gpus_tidy().await;
     assert_eq!(states(&life).await[CARD], GpuState::Stuck);
     assert_eq!(own(&life).await.len(), 1, "it is not forgotten");
+    // Whether the kernel has let go of it is for the self-test to say, and for nobody else.
+    assert_eq!(change(&life, CARD, GpuChange::Readmit).await.unwrap_err().kind, Kind::Conflict);
+    world.gpus.recover();
+    assert_eq!(change(&life, CARD, GpuChange::ReadmitUntested).await.unwrap_err().kind, Kind::Conflict);
+    change(&life, CARD, GpuChange::Readmit).await.unwrap();
+    life.manager.keep_gpus_tidy().await;
+    assert_eq!((instances(&world).await.len(), own(&life).await.len()), (0, 0));
 }
 
 /// NVML calls that block: nothing of the card is offered, its machines wait, and both is over when it answers again.

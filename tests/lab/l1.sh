@@ -6,6 +6,8 @@
 
 # What the cards say they are: two vendors' models, an audio function, and a third card that shares its group.
 readonly LAB_IDS=0000:01:00.0=10de:2230,0000:01:00.1=10de:1aef,0000:02:00.0=10de:2235,0000:07:01.0=10de:2235
+# Cards that scenarios gave other names say the same after a power cut.
+l1_ids=''
 # One vCPU: with two, this QEMU loses timer interrupts or ends in an assertion. Features whose emulation is slow, or
 # that a nested guest's firmware would only stumble over, are hidden.
 readonly LAB_CPU=max,svm=on,npt=on,la57=off,erms=off,fsrm=off,pku=off,smap=off,smep=off,umip=off,vaes=off,avx2=off,avx=off
@@ -25,7 +27,7 @@ _qemu_args() {
     -smp 1 -m "$LAB_MEMORY" -nodefaults -no-user-config -display none -vga none -no-reboot
     # Before all that are behind it.
     -device intel-iommu,intremap=on,caching-mode=on,device-iotlb=on
-    -kernel "$built/vmlinux" -initrd "$built/initrd" -append "$(echo $LAB_CMDLINE) fakeid.set=$LAB_IDS"
+    -kernel "$built/vmlinux" -initrd "$built/initrd" -append "$(echo $LAB_CMDLINE) fakeid.set=$LAB_IDS${l1_ids:+,$l1_ids}"
     -serial "file:$run/console" -monitor "unix:$run/monitor,server=on,wait=off" -pidfile "$run/pid"
     -drive "file=$run/disk.qcow2,format=qcow2,if=none,id=root,cache=unsafe"
     # The host's own screen, so that no card for guests is the one it boots with.
@@ -57,6 +59,7 @@ _qemu_args() {
 # l1_new   a nested host that has never run
 l1_new() {
   rm -f "$run/disk.qcow2" "$run/nvme.img"
+  l1_ids=''
   qemu-img create -q -f qcow2 -b "$built/root.ext4" -F raw "$run/disk.qcow2"
   truncate -s 16M "$run/nvme.img"
 }

@@ -20,7 +20,7 @@ scenario() {
 
   check "a machine with a vGPU is made" in_lab "$LAB_SHORT" gvm create small --profile lab --gpu vgpu:L40S-12Q --no-wait
   check "its guest has looked around" lab_within "$LAB_LONG" 1 "gvm logs small | grep -c L2-DONE"
-  check "its function has the type" lab_says 1150 "$(lab_type $vf)"
+  check "its function has the type" lab_says 1150 "$(lab_type "$vf")"
   check "and stays with its driver" lab_says nvidia card driver $vf
   check "libvirt does not manage it" lab_says no "virsh dumpxml \$(virsh -q list --name | head -n 1) | sed -n \"s/.*hostdev mode='subsystem' type='pci' managed='\\(.*\\)'.*/\\1/p\""
   check "the guest sees it" _log small 'L2-PCI 0000:..:00.0 0x10de 0x26b9'
@@ -37,7 +37,7 @@ scenario() {
   # The driver lets go late: twice it refuses.
   in_lab "$LAB_SHORT" 'echo 2 >/sys/module/labnv/parameters/lingering' || true
   check "the machine is stopped" in_lab "$LAB_LONG" gvm stop small --force
-  check "the function is free again" lab_within 60 '0 vf' "echo \$($(lab_type $vf)) \$(gpu field $vf state)"
+  check "the function is free again" lab_within 60 '0 vf' "echo \$($(lab_type "$vf")) \$(gpu field $vf state)"
   check "everything fits again" lab_says '4 1' "echo \$($(_offer L40S-12Q)) \$($(_offer L40S-48Q))"
   check "the machine is removed" in_lab "$LAB_SHORT" gvm delete small --now --yes
 
@@ -58,12 +58,12 @@ _killed() {
   lab_holds "kill -9 while a vGPU is made, and while a card is divided" || return 0
   check "a size alone gets a vGPU; the manager waits once it is made" in_lab "$LAB_LONG" \
     "hold at vgpu-made && gvm -q create cut --profile bare --gpu 20GiB --no-wait >/dev/null && hold met 120"
-  check "it is made, and leased once" lab_says "1152 1" "echo \$($(lab_type $vf)) \$(gpu leases | grep -c .)"
+  check "it is made, and leased once" lab_says "1152 1" "echo \$($(lab_type "$vf")) \$(gpu leases | grep -c .)"
   check "killed there, it comes back" in_lab "$LAB_LONG" hold kill
   check "the machine runs, with the same one" lab_within "$LAB_LONG" 'running 1152 1' \
-    "echo \$(gvm -o json show cut | jq -r .state) \$($(lab_type $vf)) \$(gpu leases | grep -c .)"
+    "echo \$(gvm -o json show cut | jq -r .state) \$($(lab_type "$vf")) \$(gpu leases | grep -c .)"
   check "it is removed, and the vGPU with it" lab_within "$LAB_LONG" '0 0' \
-    "gvm -q delete cut --now --yes >/dev/null 2>&1; echo \$($(lab_type $vf)) \$(gpu leases | grep -c . || true)"
+    "gvm -q delete cut --now --yes >/dev/null 2>&1; echo \$($(lab_type "$vf")) \$(gpu leases | grep -c . || true)"
 
   check "the manager waits once it is written down that the card is to be divided" in_lab "$LAB_LONG" \
     "gvm -q gpu mode $_card host >/dev/null && hold at gpu-shape-recorded && { setsid gvm -q gpu mode $_card vgpu </dev/null >/dev/null 2>&1 & } && hold met 120"

@@ -102,7 +102,7 @@ l1_monitor() { { echo "$1"; sleep 0.5; } | socat -t 1 - "UNIX-CONNECT:$run/monit
 
 l1_lives() { kill -0 "$l1_process" 2>/dev/null; }
 
-# l1_stall   says which of the emulator's known faults was met; fails when none was
+# l1_stall   says which of the emulator's known faults was met, or that the kernel in it died; fails when none was
 l1_stall() {
   local word
   for word in iotlb_to_section Assertion 'assertion failed'; do
@@ -110,6 +110,7 @@ l1_stall() {
   done
   ! grep -Eqs 'detected stalls|self-detected stall|soft lockup' "$run/console" ||
     { grep -Em 1 'detected stalls|self-detected stall|soft lockup' "$run/console"; return; }
+  ! grep -q 'Kernel panic' "$run/console" 2>/dev/null || { grep -m 1 'Kernel panic' "$run/console"; return; }
   [ -z "${l1_process:-}" ] || l1_lives || { echo "QEMU ended by itself"; return; }
   return 1
 }

@@ -32,7 +32,8 @@ _lab_until() {
   while :; do
     got=$(in_lab "$LAB_SHORT" "$@" 2>&1 || true)
     [ "$got" != "$want" ] || return 0
-    [ $((SECONDS - begin)) -lt "$limit" ] && l1_lives || break
+    [ $((SECONDS - begin)) -lt "$limit" ] || break
+    l1_lives || break
     # Each look costs the one CPU there a second; what is waited for wants it as well.
     sleep $((limit > 30 ? 4 : 1))
   done

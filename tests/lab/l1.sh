@@ -6,6 +6,8 @@
 
 # What the cards say they are: two vendors' models, an audio function, and a third card that shares its group.
 readonly LAB_IDS=0000:01:00.0=10de:2230,0000:01:00.1=10de:1aef,0000:02:00.0=10de:2235,0000:07:01.0=10de:2235
+# Cards that scenarios gave other names say the same after a power cut.
+l1_ids=''
 # One vCPU: with two, this QEMU loses timer interrupts or ends in an assertion. Features whose emulation is slow, or
 # that a nested guest's firmware would only stumble over, are hidden.
 readonly LAB_CPU=max,svm=on,npt=on,la57=off,erms=off,fsrm=off,pku=off,smap=off,smep=off,umip=off,vaes=off,avx2=off,avx=off
@@ -25,7 +27,7 @@ _qemu_args() {
     -smp 1 -m "$LAB_MEMORY" -nodefaults -no-user-config -display none -vga none -no-reboot
     # Before all that are behind it.
     -device intel-iommu,intremap=on,caching-mode=on,device-iotlb=on
-    -kernel "$built/vmlinux" -initrd "$built/initrd" -append "$(echo $LAB_CMDLINE) fakeid.set=$LAB_IDS"
+    -kernel "$built/vmlinux" -initrd "$built/initrd" -append "$(echo $LAB_CMDLINE) fakeid.set=$LAB_IDS${l1_ids:+,$l1_ids}"
     -serial "file:$run/console" -monitor "unix:$run/monitor,server=on,wait=off" -pidfile "$run/pid"
     -drive "file=$run/disk.qcow2,format=qcow2,if=none,id=root,cache=unsafe"
     # The host's own screen, so that no card for guests is the one it boots with.
@@ -57,6 +59,7 @@ _qemu_args() {
 # l1_new   a nested host that has never run
 l1_new() {
   rm -f "$run/disk.qcow2" "$run/nvme.img"
+  l1_ids=''
   qemu-img create -q -f qcow2 -b "$built/root.ext4" -F raw "$run/disk.qcow2"
   truncate -s 16M "$run/nvme.img"
 }
@@ -99,7 +102,7 @@ l1_monitor() { { echo "$1"; sleep 0.5; } | socat -t 1 - "UNIX-CONNECT:$run/monit
 
 l1_lives() { kill -0 "$l1_process" 2>/dev/null; }
 
-# l1_stall   says which of the emulator's known faults was met; fails when none was
+# l1_stall   says which of the emulator's known faults was met, or that the kernel in it died; fails when none was
 l1_stall() {
   local word
   for word in iotlb_to_section Assertion 'assertion failed'; do
@@ -107,6 +110,7 @@ l1_stall() {
   done
   ! grep -Eqs 'detected stalls|self-detected stall|soft lockup' "$run/console" ||
     { grep -Em 1 'detected stalls|self-detected stall|soft lockup' "$run/console"; return; }
+  ! grep -q 'Kernel panic' "$run/console" 2>/dev/null || { grep -m 1 'Kernel panic' "$run/console"; return; }
   [ -z "${l1_process:-}" ] || l1_lives || { echo "QEMU ended by itself"; return; }
   return 1
 }

@@ -5,6 +5,8 @@
 
 # Beside ssh's own: the nested host is slow, and slower while others use this machine.
 readonly LAB_SHORT=60 LAB_LONG=240
+# It has virtual functions.
+readonly LAB_L40S=0000:03:00.0
 
 # in_lab SECONDS CMD...   as l1, but with the folder of helpers in the PATH
 in_lab() { l1 "$1" "PATH=\$PATH:/lab/run/inside; ${*:2}"; }
@@ -31,6 +33,7 @@ _lab_until() {
     got=$(in_lab "$LAB_SHORT" "$@" 2>&1 || true)
     [ "$got" != "$want" ] || return 0
     [ $((SECONDS - begin)) -lt "$limit" ] || break
+    l1_lives || break
     # Each look costs the one CPU there a second; what is waited for wants it as well.
     sleep $((limit > 30 ? 4 : 1))
   done
@@ -166,6 +169,26 @@ lab_runs() {
   in_lab "$LAB_LONG" "gvm -q show $1 >/dev/null 2>&1 || gvm -q create $1 --profile bare --gpu a6000 --no-wait >/dev/null" || true
   check "a machine runs with a card" lab_settled "$1" running in-use
 }
+
+# lab_l40s   the card with virtual functions says that it is an L40S, from now on and after each boot, and has its driver
+lab_l40s() {
+  # Not by check: that is a subshell.
+  l1_ids=$LAB_L40S=10de:26b9:030200
+  check "a card with virtual functions says that it is an L40S, and has its driver" lab_within 30 nvidia \
+    "card driver $LAB_L40S | grep -qx nvidia || {
+       echo 0 >/sys/bus/pci/devices/$LAB_L40S/sriov_numvfs; echo $LAB_L40S >/sys/bus/pci/devices/$LAB_L40S/driver/unbind
+       echo 1 >/sys/bus/pci/devices/$LAB_L40S/sriov_drivers_autoprobe
+       echo $l1_ids >/sys/module/fakeid/parameters/set; echo $LAB_L40S >/sys/bus/pci/drivers_probe; }; card driver $LAB_L40S"
+}
+
+# lab_functions   how many virtual functions of it are on, of how many, and how many are with its driver
+lab_functions() {
+  echo "cat /sys/bus/pci/devices/$LAB_L40S/sriov_numvfs /sys/bus/pci/devices/$LAB_L40S/sriov_totalvfs
+        ls -d /sys/bus/pci/drivers/nvidia/*/physfn 2>/dev/null | wc -l"
+}
+
+# lab_type FUNCTION   what the driver has made it
+lab_type() { echo "cat /sys/bus/pci/devices/$1/nvidia/current_vgpu_type"; }
 
 # lab_settled VM STATE CARD-STATE   within its time: the machine's state, the first card's, never two leases
 lab_settled() {

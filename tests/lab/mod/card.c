@@ -22,6 +22,16 @@
 static unsigned int pinned;
 module_param(pinned, uint, 0600);
 
+/* What the driver would say in the kernel's log, after its "NVRM: ". */
+static int say_set(const char *text, const struct kernel_param *param)
+{
+	printk(KERN_ERR "NVRM: %.200s\n", text);
+	return 0;
+}
+
+static const struct kernel_param_ops say_ops = { .set = say_set };
+module_param_cb(say, &say_ops, NULL, 0200);
+
 #define MAJOR_NUMBER 195
 #define MAX_CARDS 8
 #define WAIT_MS 500

@@ -321,9 +321,13 @@ static bool is_ready;
 void labmdev_card_came(struct pci_dev *card)
 {
 	int result;
+	size_t i;
 
 	if (!is_ready || parent_card || strcmp(pci_name(card), mediated))
 		return;
+	/* Of the last time; their names are freed, and would be again. */
+	for (i = 0; i < ARRAY_SIZE(kinds); i++)
+		memset(&kinds[i].type.kobj, 0, sizeof(kinds[i].type.kobj));
 	result = mdev_register_parent(&parent, &card->dev, &labmdev_driver, types, ARRAY_SIZE(types));
 	if (result)
 		pci_err(card, "it makes no mediated devices (%d)\n", result);

@@ -30,6 +30,8 @@ scenario() {
   check "the machine is stopped" in_lab "$LAB_LONG" gvm stop one
   check "the card is free and its drivers are back" lab_within 10 $'free\nnvidia\nsnd_hda_intel' \
     "$(_show $card state); card driver 0000:01:00.0 0000:01:00.1"
+  check "gvm says how it was sanitised, and why not by a reset" \
+    lab_matches '^vfio-close; not reset by gvm: .*0000:01:00\.1 is on it as well, ' "$LAB_SHORT" "$(_show $card sanitised)"
   check "nothing is leased, nothing is taken" lab_says '' "gpu leases; gpu taken"
   check "the machine is removed" in_lab "$LAB_SHORT" gvm delete one --now --yes
 }

@@ -13,5 +13,6 @@ scenario() {
   check "the machine runs on" lab_says running "gvm -o json show plug | jq -r .state"
   check "the machine is stopped" in_lab "$LAB_LONG" gvm stop plug
   check "the card is free and its driver is back" lab_within 10 $'free\nnvidia' "gpu field $card state; card driver $card"
+  check "it was reset before, for it is alone on its bus" lab_matches '^reset \(bus\), ' "$LAB_SHORT" gpu field $card sanitised
   check "the machine is removed" in_lab "$LAB_SHORT" gvm delete plug --now --yes
 }

@@ -11,6 +11,7 @@ scenario() {
   check "killed there, it comes back" in_lab "$LAB_LONG" hold kill
   check "the machine is off, the card free" lab_settled kill stopped free
   check "its drivers are back" lab_within 10 $'nvidia\nsnd_hda_intel' card driver 0000:01:00.0 0000:01:00.1
+  check "it was sanitised" lab_matches '^(vfio-close|reset)' "$LAB_SHORT" gpu field 0000:01:00.0 sanitised
   check "nothing is leased, nothing is taken" lab_says '' 'gpu leases; gpu taken'
   check "the machine is removed" in_lab "$LAB_LONG" gvm -q delete kill --now --yes
 }

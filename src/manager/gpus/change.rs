@@ -255,6 +255,9 @@ impl Manager {
     async fn tidy_gpus(&self) {
         let Some(seen) = self.gpus.last_seen() else { return };
         for entry in &seen.entries {
+            if let Err(e) = self.tidy_left(entry).await {
+                tracing::warn!(gpu = %entry.id, error = %error::chain(&e), "cannot take away what is left");
+            }
             if let Err(e) = self.tidy_instances(entry).await {
                 tracing::warn!(gpu = %entry.id, error = %error::chain(&e), "cannot end MIG instances");
             }

@@ -34,16 +34,25 @@ pub(super) async fn ensure(manager: &Manager, partition: &Partition, step: &'sta
         return Err(last(step, format!("MIG is off on GPU {bdf}; start the VM again to be given another")));
     };
     let vfs = functions(&seen, card);
+    // An earlier try came further.
+    if partition.vgpu().is_some_and(|(site, _)| has_vgpu(card, site, &vfs)) {
+        return Ok(());
+    }
     let leases = manager.store.leases().await.map_err(|e| Failure::store(step, &e))?;
-    let is_reserved = |made: &MadeInstance| {
-        let others = leases.iter().filter(|lease| lease.partition != *partition && lease.partition.gpu() == gpu);
-        others.filter_map(|lease| lease.partition.slice()).any(|other| other == made.instance)
+    // As the planner counts: the driver takes any idle instance of the profile, and each that waits is to have one.
+    let waits = |lease: &&GpuLease| {
+        let is_its = |slice: Instance| slice.profile == wanted.profile;
+        let site = lease.partition.vgpu().map(|(site, _)| site);
+        lease.partition.gpu() == gpu
+            && lease.partition.slice().is_some_and(is_its)
+            && site.is_some_and(|site| !has_vgpu(card, site, &vfs))
     };
+    let waiting = leases.iter().filter(waits).count();
     let is_idle = |made: &&MadeInstance| {
         made.instance.profile == wanted.profile && made.compute_instances > 0 && user_of(&vfs, card, made).is_none()
     };
-    let mut idle = mig.instances.iter().filter(is_idle);
-    if idle.any(|made| made.instance == wanted || !is_reserved(made)) {
+    let idle: Vec<&MadeInstance> = mig.instances.iter().filter(is_idle).collect();
+    if idle.iter().any(|made| made.instance == wanted) || idle.len() >= waiting.max(1) {
         return Ok(());
     }
     // What is there and not idle is not gvm's for having been asked for; one that lacks its half is, where a crash left it.
@@ -124,6 +133,14 @@ pub(super) async fn note_slice(manager: &Manager, vm: &Vm, partition: &Partition
         vms::update(&mut tx, &row).await?;
     }
     Ok(commit(tx).await?)
+}
+
+/// True where the vGPU of a lease is made, by a look that is fresh.
+fn has_vgpu(card: &Card, site: VgpuSite, vfs: &[&Card]) -> bool {
+    let mut functions = vfs.iter().copied().chain([card]).filter(|function| function.address == site.parent);
+    functions.any(|function| {
+        function.vgpu.as_ref().is_some_and(|facts| facts.made.iter().any(|made| made.uuid == site.uuid))
+    })
 }
 
 /// The instance that a function's vGPU stands on, by a look that is fresh.

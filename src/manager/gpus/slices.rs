@@ -6,16 +6,18 @@
 use jiff::Timestamp;
 
 use super::super::steps::{Done, Failure};
-use super::super::{Manager, error};
+use super::super::{Manager, Result, error};
 use super::steps::{GivenBack, last, transient, why, withhold, withhold_stuck};
 use super::{Seen, instances, shape};
 use crate::gpu::BindError;
 use crate::model::card::function::FunctionState;
 use crate::model::card::vgpu::{MadeVgpu, VgpuJob, VgpuSite};
-use crate::model::gpu::{GpuLease, Partition, VgpuTypeName};
+use crate::model::gpu::{GpuId, GpuLease, Partition, VgpuTypeName};
 use crate::model::id::VmId;
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::vm::Vm;
+use crate::plan::inventory::Entry;
+use crate::store::gpus::Decision;
 use crate::store::{self, Write, commit, gpus, leases, vms};
 
 /// True where a function carries what the partition wants of it. A type that nobody can name is taken for it: only a
@@ -154,8 +156,64 @@ pub(super) async fn take_away(
             Ok(GivenBack::Withheld(Withheld::Stuck { why, at, boot_id: manager.host().boot_id }))
         }
         Err(BindError::Failed(why)) => {
+            change_left(manager, &row.id, |left| left.push((site, name.clone())))
+                .await
+                .map_err(|e| error::chain(&e))?;
             let why = format!("a vGPU was not taken away after its VM was done: {why}");
             Ok(GivenBack::Withheld(Withheld::Quarantined { why, at }))
         }
+    }
+}
+
+/// Changes what is written down as left on a card.
+async fn change_left(
+    manager: &Manager,
+    gpu: &GpuId,
+    change: impl FnOnce(&mut Vec<(VgpuSite, VgpuTypeName)>),
+) -> store::Result<()> {
+    let mut tx = manager.store.write().await?;
+    let row = gpus::read(&mut tx).await?.into_iter().find(|row| row.id == *gpu);
+    let mut history = row.map(|row| row.history).unwrap_or_default();
+    change(&mut history.left);
+    history.left.dedup();
+    gpus::decide(&mut tx, gpu, &Decision::History(Box::new(history))).await?;
+    commit(tx).await
+}
+
+impl Manager {
+    /// Takes away what an earlier try left of machines that are gone, on a card that is in service again.
+    pub(super) async fn tidy_left(&self, entry: &Entry) -> Result<()> {
+        let has_left = |row: &KnownGpu| !row.history.left.is_empty();
+        if !entry.known.as_ref().is_some_and(has_left) {
+            return Ok(());
+        }
+        let _hands = self.gpus.hands_on(&entry.id).await;
+        let rows = self.store.gpus().await?;
+        let is_it = |row: &KnownGpu| row.id == entry.id && row.withheld.is_none();
+        let Some(row) = rows.into_iter().find(is_it) else { return Ok(()) };
+        for (site, name) in row.history.left.clone() {
+            let leases = self.store.leases().await?;
+            let is_leased = leases.iter().any(|lease| lease.partition.vgpu().is_some_and(|(other, _)| other == site));
+            let gpu = row.id.clone();
+            let partition = Partition::Vgpu {
+                gpu,
+                bdf: row.identity.address,
+                site,
+                name: name.clone(),
+                numa_node: None,
+                slice: None,
+            };
+            change_left(self, &row.id, |left| left.retain(|other| *other != (site, name.clone()))).await?;
+            let end = if is_leased { Ok(GivenBack::Well) } else { take_away(self, &row, &partition).await };
+            match end {
+                Ok(GivenBack::Well) => {}
+                Ok(GivenBack::Withheld(withheld)) => withhold(self, &row.id, withheld).await?,
+                Err(why) => {
+                    tracing::warn!(gpu = %row.id, %site, %why, "a vGPU that is left is taken away later");
+                    change_left(self, &row.id, |left| left.push((site, name))).await?;
+                }
+            }
+        }
+        Ok(())
     }
 }

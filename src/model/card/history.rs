@@ -5,6 +5,8 @@ use std::fmt;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::vgpu::VgpuSite;
+use crate::model::gpu::VgpuTypeName;
 use crate::model::id::VmId;
 use crate::model::pci::PciAddress;
 
@@ -31,6 +33,8 @@ pub struct GpuHistory {
     pub used_by: Option<VmId>,
     /// How it was sanitised last.
     pub sanitised: Option<Sanitised>,
+    /// vGPUs of machines that are gone, which its driver would not take away: tried again once the card is readmitted.
+    pub left: Vec<(VgpuSite, VgpuTypeName)>,
 }
 
 impl GpuHistory {
@@ -136,6 +140,7 @@ mod tests {
             fault: None,
         };
         let history = GpuHistory {
+            left: Vec::new(),
             noted: Some(sign.clone()),
             draining: Some(sign),
             used_by: Some(VmId::generate()),

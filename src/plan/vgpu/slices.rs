@@ -89,7 +89,11 @@ impl MigPool {
             slots.push(Slot { instance: made.instance, is_made: true, user });
         }
         let mut pool = Self { planner, slots, is_fixed: false, types: types(&nvml.vgpu_types), lost: Vec::new() };
-        for (held, _) in held.iter().zip(&is_satisfied).filter(|(_, is_satisfied)| !**is_satisfied) {
+        let coming =
+            || held.iter().zip(&is_satisfied).filter(|(_, is_satisfied)| !**is_satisfied).map(|(held, _)| held);
+        // Who counts with an instance that is there has it before anybody who would take any.
+        let (exact, others): (Vec<_>, Vec<_>) = coming().partition(|held| pool.has_idle(held.slice));
+        for held in exact.into_iter().chain(others) {
             if !pool.reserve(held) {
                 pool.lost.push(held.site);
             }
@@ -125,6 +129,10 @@ impl MigPool {
             self.slots.push(Slot { instance, is_made: false, user });
         }
         is_lawful
+    }
+
+    fn has_idle(&self, instance: Option<Instance>) -> bool {
+        self.slots.iter().any(|slot| slot.user.is_none() && Some(slot.instance) == instance)
     }
 
     fn is_lawful_with(&self, instance: Instance) -> bool {

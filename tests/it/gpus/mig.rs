@@ -213,3 +213,22 @@ async fn a_change_that_fails_is_told_and_not_remembered() {
     assert_eq!(life.store.gpus().await.unwrap()[0].shape, None);
     assert_eq!(states(&life).await[CARD], GpuState::Free);
 }
+
+/// What the driver would not take away is gone once the card is readmitted, and the instance behind it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_left_of_a_machine_is_taken_away_after_the_readmission() {
+    let (world, life) = divided().await;
+    let vm = create(&life, "train", "mig:3g.40gb").await.unwrap();
+    life.settle(vm).await;
+    world.gpus.fail_next_vgpu(BindError::Failed("the driver says no".to_owned()));
+    life.power(vm, Wanted::DeleteNow).await.unwrap();
+    life.settle(vm).await;
+    assert_eq!(states(&life).await[CARD], GpuState::Withheld);
+    life.manager.keep_gpus_tidy().await;
+    assert_eq!((instances(&world).await.len(), stands(&world).await.len()), (1, 1), "nothing is done to it meanwhile");
+    change(&life, CARD, GpuChange::ReadmitUntested).await.unwrap();
+    life.manager.keep_gpus_tidy().await;
+    life.manager.keep_gpus_tidy().await;
+    assert_eq!((instances(&world).await.len(), stands(&world).await.len()), (0, 0));
+    assert!(is_clean(&life).await);
+}

@@ -95,8 +95,7 @@ fn act() -> impl Strategy<Value = Act> {
         3 => (0..INSTANCES.len(), prop::bool::weighted(0.3)).prop_map(|(one, is_end)| Act::Meddle(one, is_end)),
         1 => (0..8_usize).prop_map(Act::Occupy),
         2 => any::<bool>().prop_map(Act::ShapeFails),
-        // Not `Failed`: a vGPU that was not taken away is its card's quarantine, and an administrator's to remove.
-        2 => (0..2_usize).prop_map(Act::VgpuFails),
+        2 => (0..3_usize).prop_map(Act::VgpuFails),
     ]
 }
 
@@ -264,7 +263,8 @@ impl Stage {
             }),
             Act::VgpuFails(how) => self.world.gpus.fail_next_vgpu(match how {
                 0 => BindError::Transient("not now".to_owned()),
-                _ => BindError::Refused("somebody has it open".to_owned()),
+                1 => BindError::Refused("somebody has it open".to_owned()),
+                _ => BindError::Failed("the driver says no".to_owned()),
             }),
         }
     }

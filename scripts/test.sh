@@ -169,8 +169,9 @@ suite_systemd() {
 
 # The path of the integration tests' program, built.
 test_program() {
+  # The program that it is about is built with it, and told before or after it.
   in_repo cargo test --quiet --features "$GVM_FEATURES" --test it --no-run --message-format json |
-    sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+    grep -F '"kind":["test"]' | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 
 # end_to_end PROGRAM ARG...   its tests over a real libvirtd

@@ -219,6 +219,8 @@ fn card(device: &Device<'_>, address: PciAddress, index: u32, say: Say<'_>) -> R
     }
     facts.host_vgpu = told("the way in which vGPUs are made", vgpu::host_mode(device, &ask), &mut faults);
     if facts.host_vgpu.is_some() {
+        // What is not told is the stricter of both, and so no fault.
+        facts.is_mixed = vgpu::is_mixed(device, &ask).unwrap_or(false);
         let types = vgpu::types(device, &profiles, &ask, &mut names, &mut faults);
         facts.vgpu_types = told("types of vGPU", types, &mut faults).unwrap_or_default();
     }

@@ -152,6 +152,12 @@ impl Gpus {
         lock(&self.reshaping).contains(gpu)
     }
 
+    /// The card's lock where nobody changes it; what tidies up comes again, and waits for no change that takes minutes.
+    fn free_hands_on(&self, gpu: &GpuId) -> Option<OwnedMutexGuard<()>> {
+        let mutex = lock(&self.hands).entry(gpu.clone()).or_default().clone();
+        mutex.try_lock_owned().ok()
+    }
+
     /// Waits until nobody else changes the card.
     async fn hands_on(&self, gpu: &GpuId) -> OwnedMutexGuard<()> {
         let mutex = lock(&self.hands).entry(gpu.clone()).or_default().clone();

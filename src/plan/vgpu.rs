@@ -41,7 +41,7 @@ pub struct VgpuPool {
     pub model: String,
     /// What its vGPUs share, as sold; `None` where not known, so that only the driver limits them.
     pub memory: Option<Mib>,
-    /// Mixed-size mode: sizes may stand beside each other.
+    /// Mixed-size mode: sizes may stand beside each other, and where they lie decides what fits.
     pub is_mixed: bool,
     /// Types that it has, those included that it has no room for now.
     pub known: Vec<VgpuTypeName>,
@@ -126,6 +126,8 @@ pub enum Limit {
     Driver,
     /// What an administrator allows of the type.
     Allowed,
+    /// In mixed-size mode the driver places vGPUs as it likes: what it lists is true for the next one only.
+    Mixed,
     /// MIG is on, and the type shares a card by time.
     MigOn,
     /// MIG is off, and the type has an instance behind it.
@@ -217,6 +219,10 @@ impl VgpuPool {
         }
         if let Some(most) = self.most(name) {
             room.lower(u64::from(most).saturating_sub(self.count(name)), Limit::Driver);
+        }
+        if self.is_mixed {
+            let is_coming = self.taken().any(|taken| !taken.is_made);
+            room.lower(u64::from(!is_coming), Limit::Mixed);
         }
         room
     }

@@ -255,6 +255,16 @@ pub(super) fn host_vgpu_mode(device: &Device<'_>) -> Result<u32, NvmlError> {
     Ok(mode)
 }
 
+/// Whether vGPUs of several sizes share the card by time.
+pub(super) fn is_mixed(device: &Device<'_>) -> Result<bool, NvmlError> {
+    let call = nvml_sym(device.nvml().lib().nvmlDeviceGetVgpuHeterogeneousMode.as_ref())?;
+    let mut told =
+        sys::nvmlVgpuHeterogeneousMode_t { version: version::<sys::nvmlVgpuHeterogeneousMode_t>(1), mode: 0 };
+    // SAFETY: see above.
+    nvml_try(unsafe { call(device.handle(), &raw mut told) })?;
+    Ok(told.mode == 1)
+}
+
 /// Rows of memory that were replaced.
 pub(super) fn remapped_rows(device: &Device<'_>) -> Result<RawRows, NvmlError> {
     let call = nvml_sym(device.nvml().lib().nvmlDeviceGetRemappedRows.as_ref())?;

@@ -32,6 +32,12 @@ pub(super) fn host_mode(device: &Device<'_>, ask: &Ask<'_>) -> Result<HostVgpuMo
     }
 }
 
+/// Mixed-size mode; an absence where the card, or MIG, does not know it.
+pub(super) fn is_mixed(device: &Device<'_>, ask: &Ask<'_>) -> Result<bool, Trouble> {
+    ask.step("mixed-size mode")?;
+    Ok(raw::is_mixed(device)?)
+}
+
 /// Names of a card's types by their numbers.
 pub(super) type Names = BTreeMap<u32, VgpuTypeName>;
 

@@ -272,7 +272,7 @@ impl Manager {
         if entry.known.as_ref().is_none_or(|row| row.former.is_empty() && row.history.used_by.is_none()) {
             return Ok(());
         }
-        let _hands = self.gpus.hands_on(&entry.id).await;
+        let Some(_hands) = self.gpus.free_hands_on(&entry.id) else { return Ok(()) };
         // Looked at under the card's lock: a machine may have been given it meanwhile.
         let rows = self.store.gpus().await?;
         let Some(row) = rows.into_iter().find(|row| row.id == entry.id) else { return Ok(()) };

@@ -212,7 +212,7 @@ impl Manager {
         if entry.card.is_none() || !entry.known.as_ref().is_some_and(has_own) {
             return Ok(());
         }
-        let _hands = self.gpus.hands_on(&entry.id).await;
+        let Some(_hands) = self.gpus.free_hands_on(&entry.id) else { return Ok(()) };
         // Looked at under the card's lock: a machine may have been given one meanwhile.
         let seen = self.look_at_gpus().await?;
         let Some((row, card)) = seen.card(&entry.id).filter(|(row, _)| row.withheld.is_none()) else { return Ok(()) };

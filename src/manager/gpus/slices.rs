@@ -187,7 +187,7 @@ impl Manager {
         if !entry.known.as_ref().is_some_and(has_left) {
             return Ok(());
         }
-        let _hands = self.gpus.hands_on(&entry.id).await;
+        let Some(_hands) = self.gpus.free_hands_on(&entry.id) else { return Ok(()) };
         let rows = self.store.gpus().await?;
         let is_it = |row: &KnownGpu| row.id == entry.id && row.withheld.is_none();
         let Some(row) = rows.into_iter().find(is_it) else { return Ok(()) };

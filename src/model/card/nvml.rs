@@ -103,6 +103,9 @@ pub struct NvmlFacts {
     /// How vGPUs are made; `None` where the driver makes none.
     #[serde(default)]
     pub host_vgpu: Option<HostVgpuMode>,
+    /// Mixed-size mode: vGPUs of several sizes share it by time (`nvmlDeviceGetVgpuHeterogeneousMode`).
+    #[serde(default)]
+    pub is_mixed: bool,
     /// Types of vGPU that it has.
     #[serde(default)]
     pub vgpu_types: Vec<SupportedVgpu>,
@@ -134,6 +137,7 @@ impl NvmlFacts {
             memory: None,
             mig: None,
             host_vgpu: None,
+            is_mixed: false,
             vgpu_types: Vec::new(),
             recovery: None,
             remapped: None,

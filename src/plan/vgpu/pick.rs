@@ -184,6 +184,10 @@ impl Limit {
             Self::Memory => format!("it has not enough memory left for {name}"),
             Self::Driver => format!("it carries as many {name} as its driver allows"),
             Self::Allowed => format!("no more {name} may be made on it (gvm gpu show says what may)"),
+            Self::Mixed => {
+                "it is in mixed-size mode, and shows what fits beside the vGPU that is coming once that is made"
+                    .to_owned()
+            }
             Self::MigOn => "MIG is on, so nothing shares it by time".to_owned(),
             Self::MigOff => "MIG is off (an administrator changes it by gvm gpu mode GPU mig)".to_owned(),
             Self::Slices(why) => why.to_string(),

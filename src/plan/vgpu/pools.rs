@@ -67,7 +67,7 @@ fn pool(
         bdf: card.address,
         model: card.model.clone(),
         memory,
-        is_mixed: false,
+        is_mixed: card.nvml.as_ref().is_some_and(|nvml| nvml.is_mixed),
         known: Vec::new(),
         parents,
         mig,

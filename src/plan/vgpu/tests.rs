@@ -87,6 +87,13 @@ fn the_first_size_decides_for_its_card() {
         pool.is_mixed = true;
     }
     assert_eq!(super::tests::ask(&mut pools, "EX-8Q", Policy::Pack), Ok(1));
+    // Where the driver puts it nobody knows before: one at a time.
+    let mut mixed = card(3, 48, 16, &types);
+    mixed.is_mixed = true;
+    assert_eq!(count(&mixed, "EX-6Q"), 1);
+    let coming = Taken { name: Some(name("EX-6Q")), memory: Some(Mib(6 << 10)), is_ours: true, is_made: false };
+    mixed.parents[9].taken.push(coming);
+    assert_eq!(mixed.room(&name("EX-6Q")), Room { count: 0, limit: Limit::Mixed });
 }
 
 /// Case B-spread-over-parents.

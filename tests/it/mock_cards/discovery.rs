@@ -62,7 +62,9 @@ async fn instances_of_a_card_are_found() {
 async fn types_of_vgpu_are_told_with_what_is_behind_them() {
     let found = look(&[("A100-80", CARD), ("T4", OTHER), ("RTX-PRO-6000", "0000:e1:00.0")], |state| {
         state.add("H200", "0000:f1:00.0").framework = Framework::None;
+        state.card_mut(OTHER).unwrap().is_mixed = true;
     });
+    assert_eq!([CARD, OTHER, "0000:f1:00.0"].map(|card| facts(&found, card).is_mixed), [false, true, false]);
     let a100 = facts(&found, CARD);
     assert_eq!(a100.host_vgpu, Some(HostVgpuMode::Sriov));
     assert_eq!(a100.vgpu_types.len(), kinds::kind("A100-80").types.len());

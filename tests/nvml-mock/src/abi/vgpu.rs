@@ -27,6 +27,21 @@ pub extern "C" fn nvmlDeviceGetVirtualizationMode(device: Device, mode: *mut u32
     })
 }
 
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetVgpuHeterogeneousMode(
+    device: Device,
+    mode: *mut sys::nvmlVgpuHeterogeneousMode_t,
+) -> Code {
+    ask_card("nvmlDeviceGetVgpuHeterogeneousMode", device as usize, |card| match card.framework {
+        Framework::None => Err(code::NOT_SUPPORTED),
+        _ if card.mig.0 => Err(code::NOT_SUPPORTED),
+        _ => {
+            let version = take(mode)?.version;
+            put(mode, sys::nvmlVgpuHeterogeneousMode_t { version, mode: u32::from(card.is_mixed) })
+        }
+    })
+}
+
 fn ids(card: &Card, all: &[&VgpuType]) -> Result<Vec<u32>, Code> {
     match card.framework {
         Framework::None => Err(code::NOT_SUPPORTED),

@@ -269,10 +269,11 @@ impl Manager {
     /// Takes a card back into service, after a self-test unless it is told not to make one.
     pub(super) async fn readmit(&self, row: &KnownGpu, card: Option<&Card>, test: SelfTest) -> Result<String> {
         let at = row.identity.address;
-        if let Some(Withheld::Stuck { why, boot_id, .. }) = &row.withheld
-            && *boot_id == self.host().boot_id
-            && test == SelfTest::LeftOut
-        {
+        let stuck = match &row.withheld {
+            Some(Withheld::Stuck { why, boot_id, .. }) if *boot_id == self.host().boot_id => Some(why),
+            _ => None,
+        };
+        if let Some(why) = stuck.filter(|_| test == SelfTest::LeftOut) {
             let message = format!("GPU {at} hangs in the kernel: {why}");
             return Err(ManagerError::conflict(message).hint(format!(
                 "a restart of the host helps; where the kernel has let go of it since, `gvm gpu readmit {at}` finds that out"
@@ -285,8 +286,11 @@ impl Manager {
             let found = objections(card, &states);
             if !found.is_empty() {
                 let message = format!("GPU {at} does not pass its self-test: {}", found.join("; "));
-                return Err(ManagerError::conflict(message)
-                    .hint(format!("mend that first (`gvm doctor`); `gvm gpu readmit {at} --force` makes no test")));
+                let hint = match stuck {
+                    Some(_) => "only a restart of the host helps where the kernel does not let go of it".to_owned(),
+                    None => format!("mend that first (`gvm doctor`); `gvm gpu readmit {at} --force` makes no test"),
+                };
+                return Err(ManagerError::conflict(message).hint(hint));
             }
         }
         let mut tx = self.store.write().await?;

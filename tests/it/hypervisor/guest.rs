@@ -12,6 +12,9 @@ use tokio::time::Instant;
 /// Waits for a guest: an emulated one on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// The emulated UART was seen to stop in the middle of a prompt, until something was typed. So long it is waited for more.
+const SILENCE: Duration = Duration::from_secs(20);
+
 /// An open serial line with all that it said so far.
 pub struct Line {
     stream: Box<dyn ByteStream>,
@@ -32,9 +35,11 @@ impl Line {
                 return self.said.drain(..at + text.len()).collect();
             }
             let mut chunk = [0; 4096];
-            let read = tokio::time::timeout_at(end, self.stream.read(&mut chunk)).await;
+            let nudge = end.min(Instant::now() + SILENCE);
+            let read = tokio::time::timeout_at(nudge, self.stream.read(&mut chunk)).await;
             match read {
                 Ok(Ok(length)) if length > 0 => self.said.push_str(&String::from_utf8_lossy(&chunk[..length])),
+                Err(_) if Instant::now() < end => self.stream.write_all(b"\n").await.unwrap(),
                 other => panic!("no {text:?} on the line ({other:?}), only: {}", self.said),
             }
         }

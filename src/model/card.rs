@@ -238,6 +238,12 @@ impl Card {
         bars.map(|bar| bar.size.checked_next_power_of_two().unwrap_or(u64::MAX)).fold(0, u64::saturating_add)
     }
 
+    /// True where it is divided, or will be with its next reset: it has virtual functions, or MIG is on.
+    pub fn is_divided(&self) -> bool {
+        let has_functions = self.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0);
+        has_functions || self.mig().is_some_and(|mig| mig.is_on || mig.is_on_pending)
+    }
+
     /// MIG, where it has it and NVML tells of it.
     pub fn mig(&self) -> Option<&MigFacts> {
         self.nvml.as_ref()?.mig.as_ref()

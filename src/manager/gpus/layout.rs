@@ -145,10 +145,8 @@ fn shape_of(layout: &CardLayout) -> Option<Shape> {
 
 /// True where nothing is to be decided and nothing to be done.
 fn is_so(row: &KnownGpu, card: &Card, layout: &CardLayout) -> bool {
-    let is_divided =
-        card.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0) || card.mig().is_some_and(|mig| mig.is_on);
     match shape_of(layout) {
-        None => row.shape.is_none() && !is_divided,
+        None => row.shape.is_none() && !card.is_divided(),
         Some(shape) => {
             let is_decided = row.shape.as_ref().is_some_and(|shaped| shaped.shape == shape && shaped.boot_id.is_some());
             let is_there = match layout {
@@ -158,7 +156,7 @@ fn is_so(row: &KnownGpu, card: &Card, layout: &CardLayout) -> bool {
                 }),
                 CardLayout::Vgpu { .. } | CardLayout::Host => true,
             };
-            is_decided && is_divided && is_there
+            is_decided && card.is_divided() && is_there
         }
     }
 }

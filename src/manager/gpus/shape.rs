@@ -111,8 +111,7 @@ impl Manager {
 
     /// Puts a card together that nobody uses; the caller has its lock.
     pub(super) async fn undivide(&self, row: &KnownGpu, card: &Card) -> Result<()> {
-        let is_divided = card.sriov.as_ref().is_some_and(|sriov| sriov.enabled > 0)
-            || card.mig().is_some_and(|mig| mig.is_on || mig.is_on_pending);
+        let is_divided = card.is_divided();
         if row.shape.is_none() && !is_divided {
             return Ok(());
         }

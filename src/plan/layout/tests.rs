@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::model::card::vgpu::{MadeVgpu, OfferedType, VgpuFramework, VgpuParent};
-use crate::model::card::{CardMemory, CardMode, Health, MadeInstance, MemorySource, MigFacts, NvmlFacts, Sriov};
+use crate::model::card::{CardMemory, MadeInstance, MemorySource, MigFacts, NvmlFacts, Sriov};
 use crate::model::gpu::VgpuTypeName;
 use crate::model::gpu::layout::LayoutFormat;
 use crate::model::gpu::mig::{Geometry, Instance, MigProfile, fixtures};
-use crate::model::pci::{Function, Link, PciIds, Upstream};
+use crate::model::pci::PciIds;
 use crate::model::units::Mib;
 
 fn at(bus: u8, function: u8) -> PciAddress {
@@ -22,36 +22,10 @@ fn name(text: &str) -> VgpuTypeName {
 }
 
 fn card(bus: u8, device: u16, model: &str) -> Card {
-    let address = at(bus, 0);
-    Card {
-        address,
-        vendor: Vendor::Nvidia,
-        ids: PciIds { vendor: 0x10de, device, subsystem: None, class: 0x03_0200 },
-        model: model.to_owned(),
-        functions: vec![Function { address, class: Some(0x03_0200), driver: None }],
-        iommu: None,
-        numa_node: None,
-        bars: Vec::new(),
-        memory: None,
-        reset_methods: Vec::new(),
-        link: Link::default(),
-        link_max: Link::default(),
-        driver: Some("nvidia".to_owned()),
-        driver_override: None,
-        is_vfio: false,
-        physfn: None,
-        sriov: None,
-        vgpu: None,
-        is_boot_display: false,
-        holders: Vec::new(),
-        is_holders_complete: true,
-        is_persistent: None,
-        mode: CardMode::Host,
-        health: Health::Ok,
-        upstream: Upstream::default(),
-        nvml: Some(NvmlFacts::at(address)),
-        blockers: Vec::new(),
-    }
+    let card = crate::plan::inventory::tests::card(&at(bus, 0).to_string(), None);
+    let ids = PciIds { device, ..card.ids };
+    let nvml = Some(NvmlFacts::at(card.address));
+    Card { ids, model: model.to_owned(), nvml, ..card }
 }
 
 /// With types as NVML tells them: name, most on a card, and the profile behind it.

@@ -1,45 +1,17 @@
 use super::*;
 use crate::model::card::NvmlFacts;
-use crate::model::card::pci::{Link, PciIds, Upstream};
 use crate::model::card::vgpu::{MadeVgpu, VgpuFramework, VgpuParent};
-use crate::model::card::{CardMode, Health, Sriov};
-use crate::model::pci::PciAddress;
+use crate::model::card::{Health, Sriov};
 
 fn card(address: &str) -> Card {
-    let address: PciAddress = address.parse().unwrap();
-    Card {
-        address,
-        vendor: Vendor::Nvidia,
-        ids: PciIds { vendor: 0x10de, device: 0x20b5, subsystem: None, class: 0x03_0200 },
-        model: "NVIDIA A100 80GB PCIe".to_owned(),
-        functions: Vec::new(),
-        iommu: None,
-        numa_node: None,
-        bars: Vec::new(),
-        memory: None,
-        reset_methods: Vec::new(),
-        link: Link::default(),
-        link_max: Link::default(),
-        driver: Some("nvidia".to_owned()),
-        driver_override: None,
-        is_vfio: false,
-        physfn: None,
-        sriov: Some(Sriov { enabled: 0, total: 2, functions: Vec::new() }),
-        vgpu: None,
-        is_boot_display: false,
-        holders: Vec::new(),
-        is_holders_complete: true,
-        is_persistent: None,
-        mode: CardMode::Host,
-        health: Health::Ok,
-        upstream: Upstream::default(),
-        nvml: Some(NvmlFacts {
-            mig: Some(MigFacts::default()),
-            host_vgpu: Some(HostVgpuMode::Sriov),
-            ..NvmlFacts::at(address)
-        }),
-        blockers: Vec::new(),
-    }
+    let card = crate::plan::inventory::tests::card(address, None);
+    let sriov = Some(Sriov { enabled: 0, total: 2, functions: Vec::new() });
+    let nvml = NvmlFacts {
+        mig: Some(MigFacts::default()),
+        host_vgpu: Some(HostVgpuMode::Sriov),
+        ..NvmlFacts::at(card.address)
+    };
+    Card { sriov, nvml: Some(nvml), ..card }
 }
 
 fn vfs() -> Vec<Card> {

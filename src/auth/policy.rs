@@ -1,131 +1,48 @@
-//! The one table of who may do what, and the only code that makes a [`Permit`].
+//! Who may do what: the only code that makes a [`Permit`]. The rules themselves are one table, in [`table`].
 
-use crate::model::id::{UserId, VmId};
+pub mod table;
+
+pub use self::table::Action;
+use crate::model::id::{TeamId, UserId, VmId};
 use crate::model::name::VmName;
-use crate::model::principal::{Principal, Role, User};
+use crate::model::principal::{Principal, User, Who};
 use crate::model::vm::Vm;
 
-/// Everything that can be asked for.
+/// How the one who asks stands to what is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// Make a machine.
-    VmCreate,
-    /// See a machine, its log and its events.
-    VmSee,
-    /// See everybody's machines.
-    VmSeeAll,
-    /// Start, stop, restart, pause, resume.
-    VmPower,
-    /// Rename, resize, limits, labels, lifetime, clone.
-    VmChange,
-    /// Delete, undelete.
-    VmDelete,
-    /// Type on its console.
-    VmConsole,
-    /// Learn how to reach it by SSH.
-    VmSsh,
-    /// See profiles.
-    ProfileSee,
-    /// Render and validate a profile.
-    ProfileCheck,
-    /// See images.
-    ImageSee,
-    /// Import and remove images.
-    ImageChange,
-    /// See and change one's own keys.
-    KeyOwn,
-    /// See the doctor's findings.
-    Doctor,
-    /// See the cards and what could be asked for.
-    GpuSee,
-    /// Change the mode of a card, withhold it, take it back into use.
-    GpuChange,
-    /// See one's own operations.
-    OperationSee,
-    /// See everybody's operations.
-    OperationSeeAll,
-    /// Ask where a key leads.
-    GatewayAsk,
+pub enum Relation {
+    /// It is theirs, or nobody's.
+    Own,
+    /// It belongs to a team that they are in.
+    Team,
+    /// It is another's.
+    Other,
 }
 
-impl Action {
-    /// All actions, for tests that walk the table.
-    pub const ALL: [Self; 19] = [
-        Self::VmCreate,
-        Self::VmSee,
-        Self::VmSeeAll,
-        Self::VmPower,
-        Self::VmChange,
-        Self::VmDelete,
-        Self::VmConsole,
-        Self::VmSsh,
-        Self::ProfileSee,
-        Self::ProfileCheck,
-        Self::ImageSee,
-        Self::ImageChange,
-        Self::KeyOwn,
-        Self::Doctor,
-        Self::GpuSee,
-        Self::GpuChange,
-        Self::OperationSee,
-        Self::OperationSeeAll,
-        Self::GatewayAsk,
-    ];
+impl Relation {
+    /// All of them, for tests and documents that walk the table.
+    pub const ALL: [Self; 3] = [Self::Own, Self::Team, Self::Other];
 
-    /// What it is to do, after "may not".
-    pub const fn words(self) -> &'static str {
-        match self {
-            Self::VmCreate => "make VMs",
-            Self::VmSee => "see VMs",
-            Self::VmSeeAll => "see everybody's VMs",
-            Self::VmPower => "start or stop this VM",
-            Self::VmChange => "change this VM",
-            Self::VmDelete => "delete this VM",
-            Self::VmConsole => "type on this VM's console",
-            Self::VmSsh => "log in to this VM",
-            Self::ProfileSee => "see profiles",
-            Self::ProfileCheck => "check profiles",
-            Self::ImageSee => "see images",
-            Self::ImageChange => "import or remove images",
-            Self::KeyOwn => "have SSH keys",
-            Self::Doctor => "ask the doctor",
-            Self::GpuSee => "see GPUs",
-            Self::GpuChange => "change GPUs",
-            Self::OperationSee => "see operations",
-            Self::OperationSeeAll => "see everybody's operations",
-            Self::GatewayAsk => "ask where a key leads",
+    /// How a principal stands to a thing of this owner and team.
+    pub fn between(principal: &Principal, owner: UserId, team: Option<TeamId>) -> Self {
+        if principal.user().is_some_and(|user| user.id == owner) {
+            return Self::Own;
         }
-    }
-
-    /// What a person of some role may do with what is theirs (or nobody's), and with what is another's.
-    const fn least_role(self) -> (Option<Role>, Option<Role>) {
-        match self {
-            Self::VmCreate
-            | Self::ProfileSee
-            | Self::ImageSee
-            | Self::KeyOwn
-            | Self::Doctor
-            | Self::GpuSee
-            | Self::OperationSee => (Some(Role::Member), None),
-            Self::VmSee | Self::VmPower => (Some(Role::Member), Some(Role::Operator)),
-            Self::VmChange | Self::VmDelete | Self::VmConsole => (Some(Role::Member), Some(Role::Admin)),
-            // Nobody logs in to another's machine through gvm.
-            Self::VmSsh => (Some(Role::Member), None),
-            Self::VmSeeAll | Self::OperationSeeAll => (Some(Role::Operator), None),
-            // Rendering shows host paths; importing reads files of the host.
-            Self::ProfileCheck | Self::ImageChange | Self::GpuChange => (Some(Role::Admin), None),
-            // Beside the gateway itself, so that it can be run by root.
-            Self::GatewayAsk => (Some(Role::Admin), None),
-        }
+        if team.is_some_and(|team| principal.teams.contains(&team)) { Self::Team } else { Self::Other }
     }
 }
 
 /// A refusal. "Not there" and "not yours" are the same answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
-    /// There is no such machine, or it may not be seen.
-    #[error("there is no VM {0:?}")]
-    NotFound(String),
+    /// There is no such thing, or it may not be seen.
+    #[error("there is no {kind} {shown:?}")]
+    NotFound {
+        /// What kind of thing.
+        kind: &'static str,
+        /// How it was asked for.
+        shown: String,
+    },
     /// It may be seen, but not this.
     #[error("{actor} may not {}; ask an administrator", .action.words())]
     NotAllowed {
@@ -142,6 +59,8 @@ pub struct Permit {
     principal: Principal,
     action: Action,
     vm: Option<VmId>,
+    user: Option<UserId>,
+    team: Option<TeamId>,
 }
 
 impl Permit {
@@ -169,21 +88,44 @@ impl Permit {
     pub const fn vm(&self) -> Option<VmId> {
         self.vm
     }
+
+    /// The person it was permitted on, where they are the object.
+    pub const fn subject(&self) -> Option<UserId> {
+        self.user
+    }
+
+    /// The team it was permitted on.
+    pub const fn team(&self) -> Option<TeamId> {
+        self.team
+    }
+
+    fn of(principal: &Principal, action: Action) -> Self {
+        Self { principal: principal.clone(), action, vm: None, user: None, team: None }
+    }
 }
 
 /// The word for a principal in the record.
 pub fn actor(principal: &Principal) -> String {
-    match principal {
-        Principal::User(user) => user.name.to_string(),
-        Principal::Gateway => "gateway".to_owned(),
+    match &principal.who {
+        Who::User(user) => user.name.to_string(),
+        Who::Gateway => "gateway".to_owned(),
     }
 }
 
-fn has(principal: &Principal, least: Option<Role>) -> bool {
-    match (principal, least) {
-        (Principal::User(user), Some(least)) => user.role >= least,
-        (_, None) | (Principal::Gateway, _) => false,
+/// True where the table says yes.
+pub fn may(principal: &Principal, action: Action, relation: Relation) -> bool {
+    let rule = action.rule();
+    match principal.who {
+        Who::Gateway => rule.is_for_gateway,
+        Who::User(_) => {
+            let least = rule.least(relation);
+            principal.scopes.has(rule.scope) && least.is_some_and(|least| principal.role() >= Some(least))
+        }
     }
+}
+
+fn not_allowed(principal: &Principal, action: Action) -> Denied {
+    Denied::NotAllowed { actor: actor(principal), action }
 }
 
 /// May the principal do this with what is theirs or nobody's?
@@ -191,11 +133,10 @@ fn has(principal: &Principal, least: Option<Role>) -> bool {
 /// # Errors
 /// [`Denied::NotAllowed`].
 pub fn allow(principal: &Principal, action: Action) -> Result<Permit, Denied> {
-    let is_gateway = matches!((principal, action), (Principal::Gateway, Action::GatewayAsk));
-    if is_gateway || has(principal, action.least_role().0) {
-        return Ok(Permit { principal: principal.clone(), action, vm: None });
+    if may(principal, action, Relation::Own) {
+        return Ok(Permit::of(principal, action));
     }
-    Err(Denied::NotAllowed { actor: actor(principal), action })
+    Err(not_allowed(principal, action))
 }
 
 /// May the principal do this with that machine? `shown` is how it was asked for; `None` means it is not there.
@@ -203,17 +144,47 @@ pub fn allow(principal: &Principal, action: Action) -> Result<Permit, Denied> {
 /// # Errors
 /// [`Denied::NotFound`] where it may not even be seen.
 pub fn allow_vm(principal: &Principal, action: Action, vm: Option<&Vm>, shown: &str) -> Result<Permit, Denied> {
-    let not_found = || Denied::NotFound(shown.to_owned());
+    let not_found = || Denied::NotFound { kind: "VM", shown: shown.to_owned() };
     let vm = vm.ok_or_else(not_found)?;
-    let is_own = |owner: UserId| principal.user().is_some_and(|user| user.id == owner);
-    let least = |action: Action| if is_own(vm.owner) { action.least_role().0 } else { action.least_role().1 };
-    if has(principal, least(action)) {
-        return Ok(Permit { principal: principal.clone(), action, vm: Some(vm.id) });
+    let relation = Relation::between(principal, vm.owner, vm.team);
+    if may(principal, action, relation) {
+        return Ok(Permit { vm: Some(vm.id), ..Permit::of(principal, action) });
     }
-    if has(principal, least(Action::VmSee)) {
-        return Err(Denied::NotAllowed { actor: actor(principal), action });
+    Err(if may(principal, Action::VmSee, relation) { not_allowed(principal, action) } else { not_found() })
+}
+
+/// May the principal do this with that person? `teams` are the person's; `None` means there is no such person.
+///
+/// # Errors
+/// [`Denied::NotFound`] where the person may not even be seen.
+pub fn allow_user(
+    principal: &Principal,
+    action: Action,
+    user: Option<(UserId, &[TeamId])>,
+    shown: &str,
+) -> Result<Permit, Denied> {
+    let not_found = || Denied::NotFound { kind: "user", shown: shown.to_owned() };
+    let (id, teams) = user.ok_or_else(not_found)?;
+    let shared = teams.iter().copied().find(|team| principal.teams.contains(team));
+    let relation = Relation::between(principal, id, shared);
+    if may(principal, action, relation) {
+        return Ok(Permit { user: Some(id), ..Permit::of(principal, action) });
     }
-    Err(not_found())
+    Err(if may(principal, Action::UserSee, relation) { not_allowed(principal, action) } else { not_found() })
+}
+
+/// May the principal do this with that team? `None` means there is no such team.
+///
+/// # Errors
+/// [`Denied::NotFound`] where the team may not even be seen.
+pub fn allow_team(principal: &Principal, action: Action, team: Option<TeamId>, shown: &str) -> Result<Permit, Denied> {
+    let not_found = || Denied::NotFound { kind: "team", shown: shown.to_owned() };
+    let id = team.ok_or_else(not_found)?;
+    let relation = if principal.teams.contains(&id) { Relation::Team } else { Relation::Other };
+    if may(principal, action, relation) {
+        return Ok(Permit { team: Some(id), ..Permit::of(principal, action) });
+    }
+    Err(if may(principal, Action::TeamSee, relation) { not_allowed(principal, action) } else { not_found() })
 }
 
 /// How a machine is asked for: `NAME`, `NAME.OWNER` or an id.
@@ -247,45 +218,32 @@ impl VmRef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::id::UserId;
+    use crate::model::principal::{Role, Scope};
 
     fn user(role: Role) -> Principal {
-        Principal::User(User { id: UserId::generate(), name: "eve".parse().unwrap(), role })
+        Principal::of(User { id: UserId::generate(), name: "eve".parse().unwrap(), role })
     }
 
     #[test]
-    fn the_table_is_as_it_was_agreed() {
-        let mut table = String::new();
-        for action in Action::ALL {
-            let may = |principal: &Principal| allow(principal, action).is_ok();
-            let roles = [Role::Member, Role::Teacher, Role::Operator, Role::Admin];
-            let own: String = roles.iter().map(|r| if may(&user(*r)) { 'y' } else { '-' }).collect();
-            let others: String =
-                roles.iter().map(|r| if has(&user(*r), action.least_role().1) { 'y' } else { '-' }).collect();
-            let gateway = if may(&Principal::Gateway) { 'y' } else { '-' };
-            table.push_str(&format!("{:16} own {own} others {others} gateway {gateway}\n", format!("{action:?}")));
-        }
-        insta::assert_snapshot!(table, @r"
-        VmCreate         own yyyy others ---- gateway -
-        VmSee            own yyyy others --yy gateway -
-        VmSeeAll         own --yy others ---- gateway -
-        VmPower          own yyyy others --yy gateway -
-        VmChange         own yyyy others ---y gateway -
-        VmDelete         own yyyy others ---y gateway -
-        VmConsole        own yyyy others ---y gateway -
-        VmSsh            own yyyy others ---- gateway -
-        ProfileSee       own yyyy others ---- gateway -
-        ProfileCheck     own ---y others ---- gateway -
-        ImageSee         own yyyy others ---- gateway -
-        ImageChange      own ---y others ---- gateway -
-        KeyOwn           own yyyy others ---- gateway -
-        Doctor           own yyyy others ---- gateway -
-        GpuSee           own yyyy others ---- gateway -
-        GpuChange        own ---y others ---- gateway -
-        OperationSee     own yyyy others ---- gateway -
-        OperationSeeAll  own --yy others ---- gateway -
-        GatewayAsk       own ---y others ---- gateway y
-        ");
+    fn a_team_mate_is_no_stranger_and_no_owner() {
+        let (owner, team) = (UserId::generate(), TeamId::generate());
+        let mate = user(Role::Teacher).in_teams(vec![team]);
+        assert_eq!(Relation::between(&mate, owner, Some(team)), Relation::Team);
+        assert_eq!(Relation::between(&mate, owner, None), Relation::Other);
+        assert_eq!(Relation::between(&mate, mate.user().unwrap().id, Some(team)), Relation::Own);
+        assert!(allow_team(&mate, Action::TeamSee, Some(team), "x").is_ok());
+        let stranger = user(Role::Teacher);
+        let [there, not_there] = [Some(team), None].map(|team| allow_team(&stranger, Action::TeamSee, team, "x"));
+        assert_eq!(there.unwrap_err(), not_there.unwrap_err());
+    }
+
+    #[test]
+    fn a_login_for_some_purposes_is_good_for_no_others() {
+        let limited = user(Role::Admin).limited_to([Scope::Read].into_iter().collect());
+        assert!(may(&limited, Action::VmSee, Relation::Own));
+        assert!(!may(&limited, Action::VmPower, Relation::Own));
+        assert!(!may(&limited, Action::VmSee, Relation::Other), "that takes the scope of administration");
+        assert!(!may(&limited, Action::AuditSeeAll, Relation::Own));
     }
 
     #[test]

@@ -67,17 +67,23 @@ impl Manager {
     /// `Denied` where the account's number or name belongs to somebody else here: an account that was deleted and
     /// made anew, or a number that was given to another person. Nobody inherits machines that way.
     pub async fn recognise(&self, account: Account) -> Result<Principal> {
-        let Account::Person { uid, name, role } = account else { return Ok(Principal::Gateway) };
+        let Account::Person { uid, name, role } = account else { return Ok(Principal::gateway()) };
         let stranger = |whose: String| {
             ManagerError::denied(format!("gvm knows {whose}, so it cannot tell who you are"))
                 .hint("ask your administrator; the runbook's section on accounts says what to do")
         };
         match self.store.ensure_user(uid, &name, role, Timestamp::now()).await {
-            Ok(user) if user.name == name => Ok(Principal::User(user)),
+            Ok(user) if user.name == name => self.principal(user).await,
             Ok(user) => Err(stranger(format!("uid {uid} as {}", user.name))),
             Err(StoreError::Taken(_)) => Err(stranger(format!("{name} under another uid"))),
             Err(e) => Err(ManagerError::unavailable("cannot look up who you are").because(e)),
         }
+    }
+
+    /// A person with the teams that they are in.
+    async fn principal(&self, user: User) -> Result<Principal> {
+        let teams = self.store.teams_of(user.id).await?;
+        Ok(Principal::of(user).in_teams(teams))
     }
 
     /// The keys of the one who asks.
@@ -187,7 +193,7 @@ impl Manager {
     /// # Errors
     /// "Not there" where they may not; a machine that is not up is explained.
     pub async fn target(&self, _permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
-        let principal = Principal::User(question.user.clone());
+        let principal = self.principal(question.user.clone()).await?;
         let asked = self.permit_vm(&principal, Action::VmSsh, &question.vm, false).await;
         let asked = match asked {
             Ok(asked) => asked,

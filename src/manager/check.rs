@@ -280,6 +280,7 @@ fn sample(
         id,
         name: "check".parse().map_err(|_| ManagerError::invalid("no name"))?,
         owner,
+        team: None,
         spec: VmSpec {
             profile: profile.name.clone(),
             image: image.as_ref().map(|image| ImageRef { name: image.name.clone(), id: image.id }),

@@ -198,6 +198,7 @@ impl Manager {
             id: wish.id,
             name,
             owner: user.id,
+            team: None,
             first_boot: if spec.clone_of.is_some() { FirstBoot::Waiting } else { FirstBoot::default() },
             spec,
             desired: wish.desired,

@@ -268,11 +268,12 @@ impl Manager {
 impl From<Denied> for ManagerError {
     fn from(denied: Denied) -> Self {
         let kind = match denied {
-            Denied::NotFound(_) => Kind::NotFound,
+            Denied::NotFound { .. } => Kind::NotFound,
             Denied::NotAllowed { .. } => Kind::Denied,
         };
         let hint = match denied {
-            Denied::NotFound(_) => Some("see `gvm list`".to_owned()),
+            Denied::NotFound { kind: "VM", .. } => Some("see `gvm list`".to_owned()),
+            Denied::NotFound { kind, .. } => Some(format!("see `gvm {kind} list`")),
             Denied::NotAllowed { .. } => None,
         };
         Self { kind, message: denied.to_string(), hint, source: None }

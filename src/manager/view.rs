@@ -150,7 +150,7 @@ impl Manager {
     /// Not there and not yours are the same.
     pub async fn operation(&self, permit: &Permit, id: OpId) -> Result<AuditEvent> {
         let row = self.store.audit_event(id).await?;
-        let sees_all = permit.action() == crate::auth::policy::Action::OperationSeeAll;
+        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
         row.filter(|row| sees_all || row.actor == permit.actor())
             .ok_or_else(|| ManagerError::not_found(format!("there is no operation {id}")))
     }
@@ -160,7 +160,7 @@ impl Manager {
     /// # Errors
     /// Where the store fails.
     pub async fn operations(&self, permit: &Permit, limit: u32) -> Result<Vec<AuditEvent>> {
-        let sees_all = permit.action() == crate::auth::policy::Action::OperationSeeAll;
+        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
         let actor = (!sees_all).then(|| permit.actor());
         Ok(self.store.audit_events(actor.as_deref(), limit).await?)
     }

@@ -69,6 +69,14 @@ typed_id!(
     UserId
 );
 typed_id!(
+    /// A team.
+    TeamId
+);
+typed_id!(
+    /// An API token; its id is no secret.
+    TokenId
+);
+typed_id!(
     /// One accepted request for change; also the id of its audit row.
     OpId
 );

@@ -121,6 +121,16 @@ name_type!(
     32, b"-_", Letter
 );
 name_type!(
+    /// The name of a team.
+    TeamName, "team name", "1 to 32 of a-z, 0-9, - and _, starting with a letter and ending with a letter or digit",
+    32, b"-_", Letter
+);
+name_type!(
+    /// The label that a member gives an API token; unique per owner.
+    TokenName, "token name", "1 to 63 of a-z, 0-9, -, _ and ., starting and ending with a letter or digit",
+    63, b"-_.", LetterOrDigit
+);
+name_type!(
     /// The name of a profile, and of its file without `.toml`.
     ProfileName, "profile name", "1 to 63 of a-z, 0-9 and -, starting with a letter and ending with a letter or digit",
     63, b"-", Letter

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::caps::Caps;
 use super::gpu::{GpuRequest, Partition};
-use super::id::{HostId, ImageId, UserId, VmId};
+use super::id::{HostId, ImageId, TeamId, UserId, VmId};
 use super::image::Boot;
 use super::name::{GuestUser, ImageName, ProfileName, Tag, VmName};
 use super::network::{GuestAddress, MacAddress};
@@ -148,6 +148,8 @@ pub struct Vm {
     pub name: VmName,
     /// Whose it is.
     pub owner: UserId,
+    /// The team that it counts for, where it counts for one.
+    pub team: Option<TeamId>,
     /// What was asked for.
     pub spec: VmSpec,
     /// What is wanted now.

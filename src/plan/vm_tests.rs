@@ -18,6 +18,7 @@ fn vm(desired: Desired) -> Vm {
         id: VmId::generate(),
         name: "dev".parse().unwrap(),
         owner: UserId::generate(),
+        team: None,
         spec: VmSpec {
             profile: "tiny".parse().unwrap(),
             image: None,

@@ -4,7 +4,7 @@
 use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 
-use super::{Result, Store, StoreError, Write, get, int, maybe_time, parsed, time};
+use super::{Result, Store, StoreError, Write, get, int, maybe_parsed, maybe_time, parsed, time};
 use crate::model::event::{AuditEvent, Outcome};
 use crate::model::id::{OpId, VmId};
 use crate::model::vm::Generation;
@@ -18,17 +18,13 @@ fn event(row: &SqliteRow) -> Result<AuditEvent> {
         "failure" => Outcome::Failure,
         other => return Err(StoreError::Corrupt { what: "outcome", problem: format!("{other:?} is no outcome") }),
     };
-    let vm: Option<String> = get(row, "vm_id")?;
     Ok(AuditEvent {
         id: parsed(row, "id")?,
         at: time(row, "at")?,
         actor: get(row, "actor")?,
         action: get(row, "action")?,
         target: get(row, "target")?,
-        vm: vm
-            .map(|text| text.parse())
-            .transpose()
-            .map_err(|e: uuid::Error| StoreError::Corrupt { what: "vm_id", problem: e.to_string() })?,
+        vm: maybe_parsed(row, "vm_id")?,
         outcome,
         detail: get(row, "detail")?,
         finished_at: maybe_time(row, "finished_at")?,

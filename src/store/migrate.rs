@@ -22,6 +22,7 @@ fn all() -> Vec<Migration> {
         (3, "vgpu_types", include_str!("../../migrations/0003_vgpu_types.sql")),
         (4, "gpu_shape", include_str!("../../migrations/0004_gpu_shape.sql")),
         (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
+        (6, "people", include_str!("../../migrations/0006_people.sql")),
     ];
     numbered
         .into_iter()

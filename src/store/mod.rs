@@ -250,6 +250,13 @@ fn parsed<T: FromStr<Err: std::fmt::Display>>(row: &SqliteRow, column: &'static 
     text.parse().map_err(|e: T::Err| StoreError::Corrupt { what: column, problem: e.to_string() })
 }
 
+fn maybe_parsed<T: FromStr<Err: std::fmt::Display>>(row: &SqliteRow, column: &'static str) -> Result<Option<T>> {
+    match get::<Option<String>>(row, column)? {
+        None => Ok(None),
+        Some(_) => parsed(row, column).map(Some),
+    }
+}
+
 fn get<'r, T: sqlx::Decode<'r, Sqlite> + sqlx::Type<Sqlite>>(row: &'r SqliteRow, column: &'static str) -> Result<T> {
     row.try_get(column).map_err(StoreError::Sql)
 }

@@ -6,7 +6,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{Result, Store, StoreError, Write, get, or_taken, parsed, time};
 use crate::model::access::PublicKey;
-use crate::model::id::{KeyId, UserId};
+use crate::model::id::{KeyId, TeamId, UserId};
 use crate::model::name::UserName;
 use crate::model::principal::{Role, User};
 
@@ -23,25 +23,8 @@ pub struct KeyRow {
     pub added_at: Timestamp,
 }
 
-const fn role_word(role: Role) -> &'static str {
-    match role {
-        Role::Member => "member",
-        Role::Teacher => "teacher",
-        Role::Operator => "operator",
-        Role::Admin => "admin",
-    }
-}
-
 fn user(row: &SqliteRow) -> Result<User> {
-    let word: String = get(row, "role")?;
-    let role = match word.as_str() {
-        "member" => Role::Member,
-        "teacher" => Role::Teacher,
-        "operator" => Role::Operator,
-        "admin" => Role::Admin,
-        other => return Err(StoreError::Corrupt { what: "role", problem: format!("{other:?} is no role") }),
-    };
-    Ok(User { id: parsed(row, "id")?, name: parsed(row, "name")?, role })
+    Ok(User { id: parsed(row, "id")?, name: parsed(row, "name")?, role: parsed(row, "role")? })
 }
 
 impl Store {
@@ -69,7 +52,7 @@ impl Store {
         )
         .bind(UserId::generate().to_string())
         .bind(name.as_str())
-        .bind(role_word(role))
+        .bind(role.as_str())
         .bind(i64::from(uid))
         .bind(now.as_microsecond())
         .execute(&mut *tx)
@@ -107,6 +90,19 @@ impl Store {
     pub async fn user_by_key(&self, identity: &str) -> Result<Option<User>> {
         let sql = "SELECT u.id, u.name, u.role FROM users u JOIN ssh_keys k ON k.user_id = u.id WHERE k.identity = $1";
         self.user_where(sql, identity.to_owned()).await
+    }
+
+    /// The teams that a person is in.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn teams_of(&self, user: UserId) -> Result<Vec<TeamId>> {
+        let rows = sqlx::query("SELECT team_id FROM team_members WHERE user_id = $1 ORDER BY team_id")
+            .bind(user.to_string())
+            .fetch_all(self.readers())
+            .await
+            .map_err(StoreError::Sql)?;
+        rows.iter().map(|row| parsed(row, "team_id")).collect()
     }
 
     async fn user_where(&self, sql: &'static str, value: String) -> Result<Option<User>> {

@@ -4,7 +4,9 @@ use std::collections::HashSet;
 
 use sqlx::sqlite::SqliteRow;
 
-use super::{Result, Store, StoreError, Write, count, get, int, json, maybe_time, or_taken, parsed, time, to_json};
+use super::{
+    Result, Store, StoreError, Write, count, get, int, json, maybe_parsed, maybe_time, or_taken, parsed, time, to_json,
+};
 use crate::model::id::{UserId, VmId};
 use crate::model::name::VmName;
 use crate::model::network::{GuestAddress, MacAddress};
@@ -42,6 +44,7 @@ fn vm(row: &SqliteRow) -> Result<Vm> {
         id: parsed(row, "id")?,
         name: parsed(row, "name")?,
         owner: parsed(row, "owner_id")?,
+        team: maybe_parsed(row, "team_id")?,
         spec: json(row, "spec")?,
         desired: desired(row)?,
         generation: Generation(count(row, "generation")?),
@@ -171,8 +174,8 @@ pub async fn read(tx: &mut Write, id: VmId) -> Result<Option<Vm>> {
 pub async fn insert(tx: &mut Write, vm: &Vm, secrets: &VmSecrets) -> Result<()> {
     sqlx::query(
         "INSERT INTO vms (id, owner_id, name, spec, placement, desired, generation, tags, first_boot, created_at,
-                          image_id, mac, address, vcpus, memory_mib, disk_mib)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)",
+                          image_id, mac, address, vcpus, memory_mib, disk_mib, team_id)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)",
     )
     .bind(vm.id.to_string())
     .bind(vm.owner.to_string())
@@ -190,6 +193,7 @@ pub async fn insert(tx: &mut Write, vm: &Vm, secrets: &VmSecrets) -> Result<()> 
     .bind(i64::from(vm.spec.vcpus))
     .bind(int(vm.spec.memory.0))
     .bind(int(vm.spec.disk.0))
+    .bind(vm.team.map(|id| id.to_string()))
     .execute(&mut **tx)
     .await
     .map_err(or_taken("the name"))?;
@@ -215,8 +219,8 @@ pub async fn update(tx: &mut Write, vm: &Vm) -> Result<()> {
     sqlx::query(
         "UPDATE vms SET name = $1, spec = $2, placement = $3, desired = $4, generation = $5, restart_requested = $6, is_force_stop = $7,
                 stop_asked_at = $8, started_at = $9, started_boot = $10, tags = $11, trouble = $12, attempts = $13, next_try = $14,
-                first_boot = $15, undelete_until = $16, vcpus = $17, memory_mib = $18, disk_mib = $19
-         WHERE id = $20",
+                first_boot = $15, undelete_until = $16, vcpus = $17, memory_mib = $18, disk_mib = $19, team_id = $20
+         WHERE id = $21",
     )
     .bind(vm.name.as_str())
     .bind(to_json(&vm.spec))
@@ -237,6 +241,7 @@ pub async fn update(tx: &mut Write, vm: &Vm) -> Result<()> {
     .bind(i64::from(vm.spec.vcpus))
     .bind(int(vm.spec.memory.0))
     .bind(int(vm.spec.disk.0))
+    .bind(vm.team.map(|id| id.to_string()))
     .bind(vm.id.to_string())
     .execute(&mut **tx)
     .await

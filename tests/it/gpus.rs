@@ -60,7 +60,7 @@ async fn states(life: &Life) -> HashMap<String, GpuState> {
 
 async fn admin(life: &Life) -> Principal {
     let user = life.store.ensure_user(1, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
-    Principal::User(user)
+    Principal::of(user)
 }
 
 async fn change(life: &Life, gpu: &str, change: GpuChange) -> gvm::manager::Result<()> {

@@ -35,7 +35,7 @@ async fn each_profile_has_its_description() {
     let world = World::new();
     let life = world.live().await;
     let root = life.store.ensure_user(0, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
-    let permit = policy::allow(&Principal::User(root), Action::ProfileCheck).unwrap();
+    let permit = policy::allow(&Principal::of(root), Action::ProfileCheck).unwrap();
     let fixture = std::fs::read_to_string("tests/fixtures/gpu/one-a100.json").unwrap();
     for name in Profiles::built_in().files.keys() {
         let fixture = serde_json::from_str(&fixture).unwrap();
@@ -53,7 +53,7 @@ async fn without_a_card_the_cuda_profile_says_what_is_missing() {
     let world = World::new();
     let life = world.live().await;
     let root = life.store.ensure_user(0, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
-    let permit = policy::allow(&Principal::User(root), Action::ProfileCheck).unwrap();
+    let permit = policy::allow(&Principal::of(root), Action::ProfileCheck).unwrap();
     let verdict = life.manager.check_profile(&permit, "ubuntu-cuda".parse().unwrap(), None).await.unwrap();
     assert_eq!(verdict.findings.last().unwrap(), "fault: no GPU here fits 1: this host has no GPU that gvm manages");
 }
@@ -63,7 +63,7 @@ async fn a_file_that_cannot_be_used_is_told_by_its_check() {
     let world = World::new();
     let life = world.live().await;
     let root = life.store.ensure_user(0, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
-    let permit = policy::allow(&Principal::User(root), Action::ProfileCheck).unwrap();
+    let permit = policy::allow(&Principal::of(root), Action::ProfileCheck).unwrap();
     let folder = world.config.manager.config_dir.join("profiles");
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("course.toml"), "inherits = 'tiny'\nmemroy = '1G'\n").unwrap();
@@ -85,7 +85,7 @@ async fn the_doctor_judges_a_host_for_one_profile() {
     let world = World::new();
     let life = world.live().await;
     let root = life.store.ensure_user(0, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
-    let permit = policy::allow(&Principal::User(root), Action::Doctor).unwrap();
+    let permit = policy::allow(&Principal::of(root), Action::Doctor).unwrap();
     let words = async |profile: &str| {
         let findings = life.manager.doctor(&permit, Some(&profile.parse().unwrap())).await.unwrap();
         findings.into_iter().map(|finding| (finding.check, finding)).collect::<std::collections::BTreeMap<_, _>>()

@@ -43,7 +43,7 @@ async fn a_machine_is_made_stopped_started_and_deleted() {
     life.power(vm, Wanted::DeleteNow).await.unwrap();
     assert_eq!(life.settle(vm).await, ["force-off", "undefine", "ensure-files-gone"]);
     assert_no_leak(&world, &life).await;
-    let record = life.manager.operations(&life.permit(Action::OperationSee), 10).await.unwrap();
+    let record = life.manager.operations(&life.permit(Action::AuditSee), 10).await.unwrap();
     let told: Vec<_> = record.iter().rev().map(|row| (row.action.as_str(), row.outcome)).collect();
     let ok = Outcome::Success;
     assert_eq!(told, [("vm.create", ok), ("vm.stop", ok), ("vm.start", ok), ("vm.delete", ok)]);
@@ -265,7 +265,7 @@ async fn failures_are_told_given_up_and_tried_anew_by_a_new_wish() {
     let vm = life.create("dev").await.unwrap();
     life.settle(vm).await;
     assert!(matches!(life.state(vm).await, Some(VmState::Failed { .. })));
-    let record = life.manager.operations(&life.permit(Action::OperationSee), 1).await.unwrap();
+    let record = life.manager.operations(&life.permit(Action::AuditSee), 1).await.unwrap();
     assert_eq!(record[0].outcome, Outcome::Failure);
     assert!(record[0].detail.starts_with("start: "), "{}", record[0].detail);
     life.power(vm, Wanted::Start).await.unwrap();

@@ -32,7 +32,7 @@ const fn code(kind: Kind) -> ErrorCode {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let code = code(self.0.kind);
-        let request_id = uuid::Uuid::now_v7().to_string();
+        let request_id = super::REQUEST.try_with(|id| *id).unwrap_or_else(|_| uuid::Uuid::now_v7()).to_string();
         match code {
             ErrorCode::Internal | ErrorCode::Unavailable => {
                 tracing::error!(%request_id, error = %error::chain(&self.0), "a request failed");

@@ -61,7 +61,7 @@ pub async fn target(
     if !is_member(&shared, &user).await? {
         let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
             .hint("ask your administrator");
-        shared.manager.record_refusal(&Principal::User(user), "vm.ssh", &body.vm, &denied).await;
+        shared.manager.record_refusal(&Principal::of(user), "vm.ssh", &body.vm, &denied).await;
         return Err(denied.into());
     }
     let needs_login_key = body.mode == GatewayMode::Terminate;

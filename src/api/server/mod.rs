@@ -13,13 +13,16 @@ mod stream;
 mod system;
 mod vms;
 
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::Next;
+use axum::response::Response;
 use axum::serve::IncomingStream;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
@@ -27,12 +30,13 @@ use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+use uuid::Uuid;
 
 use self::error::ApiError;
 use crate::auth::peercred::{PeerError, Peers};
 use crate::auth::policy::{self, Action, Permit};
 use crate::manager::{Manager, ManagerError};
-use crate::model::principal::Principal;
+use crate::model::principal::{Origin, Principal, Via};
 
 /// Largest request body: a cloud-init document with room around it.
 const MAX_BODY: usize = 256 * 1024;
@@ -44,23 +48,49 @@ pub struct Shared {
     peers: Peers,
 }
 
-/// The kernel's word on who is at the other end of the socket.
+/// Who is at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
-    uid: Option<u32>,
+pub enum Peer {
+    /// Of the unix socket: the kernel's word on its uid.
+    Unix(Option<u32>),
+    /// Of a connection over a network: only its address is known.
+    Network(SocketAddr),
 }
 
 impl Peer {
     /// The peer with that uid, for tests that are several people at once.
     pub const fn of_uid(uid: u32) -> Self {
-        Self { uid: Some(uid) }
+        Self::Unix(Some(uid))
+    }
+
+    /// The client's address, where it came over a network.
+    pub fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Network(address) => Some(address.ip()),
+        }
     }
 }
 
 impl axum::extract::connect_info::Connected<IncomingStream<'_, UnixListener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        Self { uid: stream.io().peer_cred().ok().map(|cred| cred.uid()) }
+        Self::Unix(stream.io().peer_cred().ok().map(|cred| cred.uid()))
     }
+}
+
+tokio::task_local! {
+    /// The id of the request that this task answers.
+    static REQUEST: Uuid;
+}
+
+/// Gives each request an id: it is in the record of what the request did, in the log, and in the answer.
+async fn with_request_id(request: Request, next: Next) -> Response {
+    let id = Uuid::now_v7();
+    let mut response = REQUEST.scope(id, next.run(request)).await;
+    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
+        response.headers_mut().insert("x-request-id", value);
+    }
+    response
 }
 
 /// The caller of a request.
@@ -84,13 +114,17 @@ impl FromRequestParts<Shared> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
-        let peer = parts.extensions.get::<ConnectInfo<Peer>>().and_then(|info| info.0.uid);
-        let uid = peer.ok_or_else(|| ManagerError::denied("the kernel does not say who you are"))?;
+        let peer = parts.extensions.get::<ConnectInfo<Peer>>().map(|info| info.0);
+        let Some(Peer::Unix(Some(uid))) = peer else {
+            return Err(ManagerError::denied("the kernel does not say who you are").into());
+        };
         let account = state.peers.account(uid).await.map_err(|e| match e {
             PeerError::Nameless(_) | PeerError::Name(_) => ManagerError::denied(e.to_string()).because(e),
             PeerError::Passwd(_) => ManagerError::unavailable(e.to_string()).because(e),
         })?;
-        Ok(Self(state.manager.recognise(account).await?))
+        let principal = state.manager.recognise(account).await?;
+        let origin = Origin { via: Via::Socket, address: None, request: REQUEST.try_with(|id| *id).ok() };
+        Ok(Self(principal.from(origin)))
     }
 }
 
@@ -244,6 +278,7 @@ pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, ApiError::from(error))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::middleware::from_fn(with_request_id))
         .with_state(Shared { manager, peers })
 }
 

@@ -9,24 +9,17 @@ use crate::api::error::ErrorBody;
 use crate::api::types::{AddKey, KeyList, KeyView, Me};
 use crate::auth::policy::{self, Action};
 use crate::manager::ManagerError;
-use crate::model::principal::{Principal, Role};
 
 /// Who the manager takes the caller for.
 #[utoipa::path(get, path = "/v1/me", responses((status = 200, body = Me), (status = 403, body = ErrorBody)))]
 pub async fn me(State(shared): State<Shared>, caller: Caller) -> Result<Json<Me>, ApiError> {
-    let Principal::User(user) = &caller.0 else {
+    let Some(user) = caller.0.user() else {
         return Ok(Json(Me { name: "gateway".to_owned(), role: "gateway".to_owned(), keys: 0 }));
     };
     let keys = shared.manager.keys(&caller.permit(Action::KeyOwn)?).await?;
-    let role = match user.role {
-        Role::Member => "member",
-        Role::Teacher => "teacher",
-        Role::Operator => "operator",
-        Role::Admin => "admin",
-    };
     Ok(Json(Me {
         name: user.name.to_string(),
-        role: role.to_owned(),
+        role: user.role.to_string(),
         keys: u64::try_from(keys.len()).unwrap_or(u64::MAX),
     }))
 }

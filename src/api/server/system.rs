@@ -29,7 +29,7 @@ pub async fn operations(
     caller: Caller,
     Query(query): Query<OperationQuery>,
 ) -> Result<Json<OperationList>, ApiError> {
-    let permit = caller.permit_widest(Action::OperationSeeAll, Action::OperationSee)?;
+    let permit = caller.permit_widest(Action::AuditSeeAll, Action::AuditSee)?;
     let (usual, most) = LIMIT;
     let rows = shared.manager.operations(&permit, query.limit.unwrap_or(usual).min(most)).await?;
     Ok(Json(OperationList { operations: rows.into_iter().map(convert::operation).collect() }))
@@ -43,7 +43,7 @@ pub async fn operation(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<OperationView>, ApiError> {
-    let permit = caller.permit_widest(Action::OperationSeeAll, Action::OperationSee)?;
+    let permit = caller.permit_widest(Action::AuditSeeAll, Action::AuditSee)?;
     Ok(Json(convert::operation(shared.manager.operation(&permit, convert::parse(&id)?).await?)))
 }
 

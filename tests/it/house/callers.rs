@@ -109,8 +109,8 @@ fn routes() -> Vec<Route> {
         route("POST", "/v1/gateway/identify", key, Own(A::GatewayAsk), 404),
         route("POST", "/v1/gateway/target", target, Own(A::GatewayAsk), 404),
         route("POST", "/v1/gateway/announce", json!({"host_keys": [], "port": 2222}), Own(A::GatewayAsk), 200),
-        route("GET", "/v1/operations", none(), Own(A::OperationSee), 200),
-        route("GET", "/v1/operations/{id}", none(), Own(A::OperationSee), 404),
+        route("GET", "/v1/operations", none(), Own(A::AuditSee), 200),
+        route("GET", "/v1/operations/{id}", none(), Own(A::AuditSee), 404),
         route("GET", "/v1/doctor", none(), Own(A::Doctor), 200),
         route("GET", "/v1/version", none(), Known, 200),
     ]
@@ -198,7 +198,7 @@ impl House {
         match verdict {
             Ok(_) => route.answer,
             Err(Denied::NotAllowed { .. }) => 403,
-            Err(Denied::NotFound(_)) => 404,
+            Err(Denied::NotFound { .. }) => 404,
         }
     }
 

@@ -31,21 +31,31 @@ fn rules() -> Rules {
     }
 }
 
+fn cargo(args: &[&str]) -> Vec<u8> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let out = Command::new(cargo).args(args).current_dir(root()).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    out.stdout
+}
+
 /// Everything that is built for the one platform we have, tests and all features included.
 fn packages() -> Vec<Value> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let out = Command::new(cargo)
-        .args(["metadata", "--format-version", "1", "--offline", "--all-features"])
-        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
-        .current_dir(root())
-        .output()
-        .unwrap();
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    let metadata: Value = serde_json::from_slice(&out.stdout).unwrap();
-    let nodes = metadata["resolve"]["nodes"].as_array().unwrap();
-    let used: BTreeSet<&str> = nodes.iter().map(|node| node["id"].as_str().unwrap()).collect();
+    const PLATFORM: &str = "x86_64-unknown-linux-gnu";
+    // The metadata's own graph has crates that no chosen feature brings in.
+    let tree = ["tree", "--offline", "--all-features", "--target", PLATFORM, "--prefix", "none", "--format", "{p}"];
+    let tree = String::from_utf8(cargo(&tree)).unwrap();
+    let name = |line: &str| {
+        let (name, rest) = line.split_once(" v")?;
+        Some(format!("{name} {}", rest.split_whitespace().next()?))
+    };
+    let used: BTreeSet<String> = tree.lines().filter_map(name).collect();
+    let metadata = ["metadata", "--format-version", "1", "--offline", "--all-features", "--filter-platform", PLATFORM];
+    let metadata: Value = serde_json::from_slice(&cargo(&metadata)).unwrap();
     let packages = metadata["packages"].as_array().unwrap();
-    packages.iter().filter(|package| used.contains(package["id"].as_str().unwrap())).cloned().collect()
+    let is_used = |package: &&Value| {
+        used.contains(&format!("{} {}", package["name"].as_str().unwrap(), package["version"].as_str().unwrap()))
+    };
+    packages.iter().filter(is_used).cloned().collect()
 }
 
 /// True where an SPDX expression can be met with these licences. Old crates write `/` for `OR`.

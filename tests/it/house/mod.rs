@@ -10,6 +10,7 @@ mod layering;
 mod leases;
 mod openapi;
 mod peers;
+mod policy;
 mod source;
 mod store_faults;
 

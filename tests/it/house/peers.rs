@@ -33,15 +33,12 @@ async fn accounts_come_from_the_hosts_own_list() {
 async fn a_person_is_registered_once_and_follows_the_configuration() {
     let world = World::new();
     let life = world.live().await;
-    let user = async |account| match life.manager.recognise(account).await.unwrap() {
-        Principal::User(user) => user,
-        Principal::Gateway => panic!("a person"),
-    };
+    let user = async |account| life.manager.recognise(account).await.unwrap().user().unwrap().clone();
     let first = user(person(1000, "alice", Role::Member)).await;
     let again = user(person(1000, "alice", Role::Admin)).await;
     assert_eq!((first.id, first.role, again.role), (again.id, Role::Member, Role::Admin));
     assert_eq!(user(person(1000, "alice", Role::Member)).await.role, Role::Member, "and back");
-    assert_eq!(life.manager.recognise(Account::Gateway).await.unwrap(), Principal::Gateway);
+    assert_eq!(life.manager.recognise(Account::Gateway).await.unwrap(), Principal::gateway());
 }
 
 #[tokio::test]

@@ -19,7 +19,7 @@ use crate::support::world::{Life, World};
 
 async fn mode(life: &Life, card: &str, mode: WantedMode) -> gvm::manager::Result<()> {
     let root = life.store.ensure_user(1, &"root".parse().unwrap(), Role::Admin, Timestamp::now()).await.unwrap();
-    let permit = allow(&Principal::User(root), Action::GpuChange).unwrap();
+    let permit = allow(&Principal::of(root), Action::GpuChange).unwrap();
     life.manager.change_gpu(&permit, card, &GpuChange::Mode(mode)).await
 }
 

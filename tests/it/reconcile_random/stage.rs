@@ -408,7 +408,7 @@ impl Stage {
     }
 
     async fn no_open_record(&self) {
-        let permit = self.life().permit(policy::Action::OperationSee);
+        let permit = self.life().permit(policy::Action::AuditSee);
         let record = self.life().manager.operations(&permit, 10_000).await.unwrap();
         let open: Vec<_> = record.iter().filter(|row| row.outcome == Outcome::Pending).collect();
         assert!(open.is_empty(), "records without an end: {open:?}");

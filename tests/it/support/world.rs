@@ -120,7 +120,7 @@ impl World {
         let (manager, woken) =
             Manager::new(self.config.clone(), store.clone(), self.fake.clone(), gpus, facts, stop.clone());
         let user = store.ensure_user(UID, &"eve".parse().unwrap(), Role::Member, Timestamp::now()).await.unwrap();
-        (Life { manager, store, member: Principal::User(user), stop }, woken)
+        (Life { manager, store, member: Principal::of(user), stop }, woken)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 
+use super::revoked::Revoked;
 use super::{Manager, ManagerError, Result};
 use crate::auth::peercred::Account;
 use crate::auth::policy::{self, Action, Permit};
@@ -133,7 +134,9 @@ impl Manager {
         let mut tx = self.store.write().await?;
         users::remove_key(&mut tx, user.id, row.id).await?;
         self.put_on_record(&mut tx, permit, "key.remove", &row.fingerprint).await?;
-        Ok(commit(tx).await?)
+        commit(tx).await?;
+        self.revocations.tell(Revoked::Key(user.id, row.fingerprint.clone()));
+        Ok(())
     }
 
     /// Records something that is done within this transaction.

@@ -24,6 +24,7 @@ pub mod images;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;
+pub mod revoked;
 mod shape;
 pub mod steps;
 pub mod view;
@@ -85,6 +86,7 @@ pub struct Manager {
     /// Machines whose boot is being watched, by the start it belongs to.
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
+    revocations: revoked::Revocations,
     gpus: gpus::Gpus,
     /// An image came: the accelerator may be found out with its kernel.
     images_changed: Notify,
@@ -119,6 +121,7 @@ impl Manager {
             copied: Mutex::default(),
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
+            revocations: revoked::Revocations::default(),
             gpus: gpus::Gpus::new(gpus),
             images_changed: Notify::new(),
             tasks: TaskTracker::new(),
@@ -140,6 +143,11 @@ impl Manager {
     /// What is told to people as it happens.
     pub const fn watch(&self) -> &Watch {
         &self.watch
+    }
+
+    /// Access that ends at once.
+    pub const fn revocations(&self) -> &revoked::Revocations {
+        &self.revocations
     }
 
     /// Cancelled when the process is to end.

@@ -9,6 +9,7 @@
 //! It knows the wire types, the client, the configuration and how names and sizes are parsed. It must not know
 //! the manager: what cannot be had over the API cannot be had here.
 
+pub mod admin;
 mod args;
 mod caps;
 mod change;
@@ -152,6 +153,9 @@ enum Command {
     Key(key::KeyCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
+    /// Look after the manager itself
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Check a configuration file
     CheckConfig(config_file::CheckConfigArgs),
     /// Run the manager
@@ -168,12 +172,14 @@ enum Command {
 }
 
 /// A part of gvm that runs until it is told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Service {
     /// `gvm serve`
     Manager,
     /// `gvm gateway`
     Gateway,
+    /// `gvm admin restore`
+    Restore(admin::RestoreArgs),
 }
 
 impl Cli {
@@ -188,8 +194,9 @@ impl Cli {
 
     /// The service that is asked for, where it is one.
     pub fn service(&self) -> Option<Service> {
-        match self.command {
+        match &self.command {
             Command::Serve => Some(Service::Manager),
+            Command::Admin(admin::AdminCommand::Restore(args)) => Some(Service::Restore(args.clone())),
             Command::Gateway => Some(Service::Gateway),
             _ => None,
         }
@@ -312,6 +319,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
+        Command::Admin(command) => admin::run(&cx, command).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {
             Err(CliError::new(ErrorCode::Internal, "services are started by the program, not by the command line"))

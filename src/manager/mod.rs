@@ -10,6 +10,7 @@
 //! the store (what should be) and the hypervisor (what is).
 
 pub mod access;
+pub mod backup;
 pub mod boot;
 pub mod change;
 pub mod check;
@@ -86,6 +87,8 @@ pub struct Manager {
     /// Machines whose boot is being watched, by the start it belongs to.
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
+    /// Held while a backup is put together.
+    backing_up: tokio::sync::Mutex<()>,
     revocations: revoked::Revocations,
     gpus: gpus::Gpus,
     /// An image came: the accelerator may be found out with its kernel.
@@ -121,6 +124,7 @@ impl Manager {
             copied: Mutex::default(),
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
+            backing_up: tokio::sync::Mutex::default(),
             revocations: revoked::Revocations::default(),
             gpus: gpus::Gpus::new(gpus),
             images_changed: Notify::new(),

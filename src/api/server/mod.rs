@@ -1,6 +1,7 @@
 //! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
 //! DTOs, and decides nothing.
 
+mod admin;
 mod convert;
 mod convert_gpu;
 mod error;
@@ -256,6 +257,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(system::operation))
         .routes(routes!(system::doctor))
         .routes(routes!(system::version))
+        .routes(routes!(admin::backup))
 }
 
 /// The OpenAPI 3.1 document as JSON.

@@ -112,6 +112,7 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/operations", none(), Own(A::AuditSee), 200),
         route("GET", "/v1/operations/{id}", none(), Own(A::AuditSee), 404),
         route("GET", "/v1/doctor", none(), Own(A::Doctor), 200),
+        route("GET", "/v1/backup", none(), Own(A::Backup), 200),
         route("GET", "/v1/version", none(), Known, 200),
     ]
 }

@@ -22,6 +22,7 @@ pub mod error;
 pub mod gpus;
 pub mod hold;
 pub mod images;
+mod look;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;
@@ -79,6 +80,7 @@ pub struct Manager {
     layout: Layout,
     host: RwLock<ThisHost>,
     watch: Watch,
+    looks: look::Looks,
     wake: mpsc::Sender<VmId>,
     /// Machines whose guest's SSH server was seen to answer, by the start it belongs to.
     reachable: Mutex<HashMap<VmId, Timestamp>>,
@@ -119,6 +121,7 @@ impl Manager {
             hypervisor,
             host: RwLock::new(host),
             watch: Watch::new(),
+            looks: look::Looks::default(),
             wake,
             reachable: Mutex::default(),
             copied: Mutex::default(),
@@ -181,6 +184,7 @@ impl Manager {
 
     /// Asks the reconciler to look at a machine.
     pub fn look_at(&self, vm: VmId) {
+        self.looks.changed();
         // A full queue loses nothing: the tick comes.
         let _ = self.wake.try_send(vm);
     }

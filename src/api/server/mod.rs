@@ -4,6 +4,7 @@
 mod admin;
 mod convert;
 mod convert_gpu;
+mod document;
 mod error;
 mod gateway;
 mod gpus;
@@ -262,12 +263,15 @@ fn routes() -> OpenApiRouter<Shared> {
 
 /// The OpenAPI 3.1 document as JSON.
 pub fn openapi() -> String {
-    routes().into_openapi().to_pretty_json().unwrap_or_default()
+    let mut document = routes().into_openapi();
+    document::complete(&mut document);
+    document.to_pretty_json().unwrap_or_default()
 }
 
 /// The whole API.
 pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
-    let (router, document) = routes().split_for_parts();
+    let (router, mut document) = routes().split_for_parts();
+    document::complete(&mut document);
     let document = Arc::new(document);
     let spec = move || async move { axum::Json((*document).clone()) };
     router

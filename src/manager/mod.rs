@@ -23,12 +23,14 @@ pub mod gpus;
 pub mod hold;
 pub mod images;
 mod look;
+pub mod people;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;
 pub mod revoked;
 mod shape;
 pub mod steps;
+pub mod teams;
 pub mod view;
 pub mod watch;
 

@@ -2,6 +2,7 @@
 //! DTOs, and decides nothing.
 
 mod admin;
+mod access;
 mod convert;
 mod convert_gpu;
 mod document;
@@ -13,6 +14,8 @@ mod people;
 mod profiles;
 mod stream;
 mod system;
+mod teams;
+mod users;
 mod vms;
 
 use std::net::{IpAddr, SocketAddr};
@@ -250,6 +253,17 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))
+        .routes(routes!(users::list, users::add))
+        .routes(routes!(users::show, users::change, users::remove))
+        .routes(routes!(users::suspend))
+        .routes(routes!(users::resume))
+        .routes(routes!(users::keys, users::add_key))
+        .routes(routes!(users::remove_key))
+        .merge(OpenApiRouter::new().routes(routes!(users::import)).layer(DefaultBodyLimit::max(users::MAX_IMPORT_BODY)))
+        .routes(routes!(teams::list, teams::add))
+        .routes(routes!(teams::show, teams::change, teams::remove))
+        .routes(routes!(teams::members))
+        .routes(routes!(teams::add_member, teams::remove_member))
         .routes(routes!(gateway::view))
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))

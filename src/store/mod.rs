@@ -9,6 +9,7 @@ pub mod gpus;
 pub mod images;
 pub mod leases;
 pub mod migrate;
+pub mod tokens;
 pub mod users;
 pub mod vms;
 

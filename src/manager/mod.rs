@@ -22,6 +22,7 @@ pub mod gpus;
 pub mod hold;
 pub mod images;
 pub mod logins;
+pub mod people;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;

@@ -89,20 +89,13 @@ impl Manager {
     /// # Errors
     /// "Not there" and "not yours" are the same.
     pub async fn permit_tokens(&self, principal: &Principal, shown: Option<&str>) -> Result<Permit> {
-        let own = principal.user().ok_or_else(|| ManagerError::denied("only a person has tokens"))?;
-        let Some(shown) = shown else {
-            return Ok(policy::allow_user(principal, Action::TokenChange, Some((own.id, &principal.teams)), "")?);
-        };
-        let user = match shown.parse() {
-            Ok(name) => self.store.user_by_name(&name).await?,
-            Err(_) => None,
-        };
-        let teams = match &user {
-            Some(user) => self.store.teams_of(user.id).await?,
-            None => Vec::new(),
-        };
-        let subject = user.map(|user| (user.id, teams.as_slice()));
-        Ok(policy::allow_user(principal, Action::TokenChange, subject, shown)?)
+        match (shown, principal.user()) {
+            (Some(shown), _) => self.permit_user(principal, Action::TokenChange, shown).await,
+            (None, Some(own)) => {
+                Ok(policy::allow_user(principal, Action::TokenChange, Some((own.id, &principal.teams)), "")?)
+            }
+            (None, None) => Err(ManagerError::denied("only a person has tokens")),
+        }
     }
 
     /// The tokens of a permit's person.
@@ -120,7 +113,7 @@ impl Manager {
     pub async fn create_token(&self, permit: &Permit, request: TokenRequest) -> Result<NewToken> {
         let owner = subject(permit)?;
         let is_own = permit.user().is_some_and(|user| user.id == owner);
-        let is_service = self.store.is_service(owner).await?;
+        let is_service = self.person(permit).await?.is_service;
         if !is_own && !is_service {
             return Err(ManagerError::denied("a token for another person would let its holder be that person")
                 .hint("let them make it themselves, or make a service account"));

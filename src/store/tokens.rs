@@ -88,16 +88,6 @@ impl Store {
         let row = query.fetch_optional(self.readers()).await.map_err(StoreError::Sql)?;
         row.as_ref().map(|row| parsed(row, "user_id")).transpose()
     }
-
-    /// True for a service account.
-    ///
-    /// # Errors
-    /// [`StoreError::Sql`].
-    pub async fn is_service(&self, user: UserId) -> Result<bool> {
-        let query = sqlx::query("SELECT is_service FROM users WHERE id = $1").bind(user.to_string());
-        let row = query.fetch_optional(self.readers()).await.map_err(StoreError::Sql)?;
-        Ok(row.map(|row| get::<i64>(&row, "is_service")).transpose()?.unwrap_or_default() != 0)
-    }
 }
 
 /// Adds a token. What has ended of the same person goes.
@@ -189,15 +179,6 @@ pub async fn remove(tx: &mut Write, owner: UserId, id: TokenId) -> Result<bool> 
         .await
         .map(|done| done.rows_affected() == 1)
         .map_err(StoreError::Sql)
-}
-
-/// Forgets all tokens of a person, before the person goes.
-///
-/// # Errors
-/// [`StoreError::Sql`].
-pub async fn remove_all(tx: &mut Write, owner: UserId) -> Result<()> {
-    let query = sqlx::query("DELETE FROM tokens WHERE user_id = $1").bind(owner.to_string());
-    query.execute(&mut **tx).await.map(|_| ()).map_err(StoreError::Sql)
 }
 
 /// Notes a use.

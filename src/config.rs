@@ -50,8 +50,10 @@ pub struct HttpsConfig {
     pub max_connections: usize,
     /// Connections at once from one address.
     pub max_per_address: usize,
-    /// Seconds for the TLS handshake, and for the head of each request.
+    /// Seconds for the TLS handshake.
     pub handshake_seconds: u64,
+    /// Seconds from one answer to the whole head of the next request.
+    pub idle_seconds: u64,
     /// Requests in a second from one address.
     pub requests_per_second: u32,
     /// Requests in a second of one person.
@@ -68,6 +70,7 @@ impl Default for HttpsConfig {
             max_connections: 1024,
             max_per_address: 128,
             handshake_seconds: 10,
+            idle_seconds: 30,
             requests_per_second: 200,
             person_requests_per_second: 100,
         }
@@ -365,6 +368,7 @@ impl Config {
             ("https.max_connections", count(https.max_connections), 1, MANY),
             ("https.max_per_address", count(https.max_per_address), 1, MANY),
             ("https.handshake_seconds", https.handshake_seconds, 1, 600),
+            ("https.idle_seconds", https.idle_seconds, 1, 3600),
             ("https.requests_per_second", https.requests_per_second.into(), 1, MANY),
             ("https.person_requests_per_second", https.person_requests_per_second.into(), 1, MANY),
             ("tokens.default_days", self.tokens.default_days, 1, 10 * 366),

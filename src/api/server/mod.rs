@@ -7,12 +7,14 @@ mod convert_gpu;
 mod error;
 mod gateway;
 mod gpus;
+pub mod https;
 mod images;
 mod people;
 mod profiles;
 pub mod rates;
 mod stream;
 mod system;
+pub mod tls;
 mod tokens;
 mod vms;
 

@@ -10,6 +10,7 @@ mod caps;
 mod gpu;
 mod image;
 mod people;
+mod token;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
@@ -24,6 +25,7 @@ pub use self::people::{
     AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
     SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
 };
+pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -9,4 +9,5 @@
 
 pub mod peercred;
 pub mod policy;
+pub mod random;
 pub mod sshkey;

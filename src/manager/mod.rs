@@ -22,6 +22,7 @@ pub mod error;
 pub mod gpus;
 pub mod hold;
 pub mod images;
+pub mod logins;
 mod look;
 pub mod people;
 pub mod power;
@@ -31,6 +32,7 @@ pub mod revoked;
 mod shape;
 pub mod steps;
 pub mod teams;
+pub mod tokens;
 pub mod view;
 pub mod watch;
 
@@ -94,6 +96,8 @@ pub struct Manager {
     /// Held while a backup is put together.
     backing_up: tokio::sync::Mutex<()>,
     revocations: revoked::Revocations,
+    logins: logins::Logins,
+    uses: tokens::Uses,
     gpus: gpus::Gpus,
     /// An image came: the accelerator may be found out with its kernel.
     images_changed: Notify,
@@ -131,6 +135,8 @@ impl Manager {
             consoles: console::Consoles::default(),
             backing_up: tokio::sync::Mutex::default(),
             revocations: revoked::Revocations::default(),
+            logins: logins::Logins::default(),
+            uses: tokens::Uses::default(),
             gpus: gpus::Gpus::new(gpus),
             images_changed: Notify::new(),
             tasks: TaskTracker::new(),

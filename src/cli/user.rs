@@ -102,7 +102,7 @@ pub struct AddArgs {
 
 /// Options of `user set`.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true, id = "changes", args = ["role", "full_name", "default_team"])]
+#[group(required = true, multiple = true, id = "changes", args = ["role", "full_name", "default_team", "new_account"])]
 pub struct SetArgs {
     #[command(flatten)]
     user: UserArg,
@@ -115,6 +115,9 @@ pub struct SetArgs {
     /// The team that machines count for where none is named, one of theirs; none for none
     #[arg(long, value_name = "TEAM", value_parser = checked::<TeamName>)]
     default_team: Option<String>,
+    /// The host's account was made anew, or its number is another's by now: learn it at the next sight of their login
+    #[arg(long)]
+    new_account: bool,
 }
 
 fn role_or_host(text: &str) -> Result<String, String> {
@@ -173,7 +176,13 @@ pub async fn run(cx: &Context, command: UserCommand) -> CliResult {
         }
         UserCommand::Set(args) => {
             let default_team = args.default_team.map(|team| Some(team).filter(|team| team != "none"));
-            let body = ChangeUser { name: None, role: args.role, full_name: args.full_name, default_team };
+            let body = ChangeUser {
+                name: None,
+                role: args.role,
+                full_name: args.full_name,
+                default_team,
+                has_new_account: args.new_account,
+            };
             change(cx, &args.user, &body).await
         }
         UserCommand::Rename { user, name } => {

@@ -17,6 +17,7 @@ mod config_file;
 mod console;
 mod context;
 mod create;
+mod csv;
 pub mod doctor;
 mod error;
 mod events;
@@ -40,6 +41,8 @@ mod shell;
 mod ssh;
 mod table;
 mod token;
+mod team;
+mod user;
 mod vm;
 mod vm_ref;
 mod wait;
@@ -155,6 +158,14 @@ enum Command {
     /// Manage the API tokens of your programs
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Show who the manager takes you for
+    Whoami,
+    /// Manage people and service accounts
+    #[command(subcommand)]
+    User(user::UserCommand),
+    /// Manage teams and who is in them
+    #[command(subcommand)]
+    Team(team::TeamCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Look after the manager itself
@@ -323,6 +334,9 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
         Command::Token(command) => token::run(&cx, command).await,
+        Command::Whoami => user::whoami(&cx).await,
+        Command::User(command) => user::run(&cx, command).await,
+        Command::Team(command) => team::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::Admin(command) => admin::run(&cx, command).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),

@@ -43,6 +43,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
+pub use self::access::ended as access_ended;
 use self::error::ApiError;
 use self::rates::{RateLimits, Rates};
 use crate::auth::peercred::{PeerError, Peers};

@@ -28,6 +28,8 @@ pub struct Config {
     pub people: PeopleConfig,
     /// The cards.
     pub gpu: GpuConfig,
+    /// The record.
+    pub audit: AuditConfig,
 }
 
 /// The manager's part.
@@ -180,6 +182,20 @@ pub struct PeopleConfig {
     pub quota: Quota,
 }
 
+/// The record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditConfig {
+    /// Minutes between two signed heads; one is signed at the end of the manager as well, and after a thousand entries.
+    pub sign_every: u64,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self { sign_every: 10 }
+    }
+}
+
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -287,6 +303,7 @@ impl Config {
             ("manager.stop_grace_seconds", manager.stop_grace_seconds, 0, 24 * 3600),
             ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
             ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
+            ("audit.sign_every", self.audit.sign_every, 1, 7 * 24 * 60),
             ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
             ("gpu.sanitise_seconds", self.gpu.sanitise_seconds.unwrap_or(1), 1, 24 * 3600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),

@@ -68,6 +68,7 @@ pub async fn run(config: Config) -> Result<()> {
     let listener = bind(&config)?;
     let router = server::router(manager.clone(), Peers::new(&config));
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
+    manager.spawn_head_signing()?;
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
@@ -90,6 +91,7 @@ pub async fn run(config: Config) -> Result<()> {
             DRAIN.as_secs()
         );
     }
+    manager.sign_or_say().await;
     store.close().await;
     let _ = std::fs::remove_file(&config.manager.socket);
     tracing::info!("stopped");

@@ -155,6 +155,18 @@ impl Client {
         answer.text().await.map_err(ClientError::Broken)
     }
 
+    /// The body of `GET path` as it comes, for answers of any length.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn bytes(
+        &self,
+        path: &str,
+    ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]> + use<>, ClientError>> + Send + Unpin + use<>, ClientError>
+    {
+        Ok(self.open(path).await?.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken)))
+    }
+
     /// The event stream at `path`. Ends when the manager ends it. An [`EventView`] with the stage `lagged`
     /// means that messages were lost: read the state anew.
     ///
@@ -164,13 +176,7 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<EventView, ClientError>> + Send + Unpin + use<>, ClientError> {
-        // Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
-        let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
-        let answer = asked.map_err(|_| ClientError::Unreachable {
-            socket: self.socket.clone(),
-            source: std::io::ErrorKind::TimedOut.into(),
-        })??;
-        let state = (Box::pin(answer.bytes_stream()), Vec::new());
+        let state = (Box::pin(self.open(path).await?.bytes_stream()), Vec::new());
         Ok(Box::pin(futures_util::stream::try_unfold(state, |(mut bytes, mut held)| async move {
             loop {
                 if let Some(event) = take_event(&mut held)? {
@@ -185,6 +191,15 @@ impl Client {
                 }
             }
         })))
+    }
+
+    /// Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
+    async fn open(&self, path: &str) -> Result<reqwest::Response, ClientError> {
+        let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
+        asked.map_err(|_| ClientError::Unreachable {
+            socket: self.socket.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })?
     }
 
     async fn call<B: Serialize + Sync, T: DeserializeOwned>(

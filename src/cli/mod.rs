@@ -10,6 +10,7 @@
 //! the manager: what cannot be had over the API cannot be had here.
 
 mod args;
+mod audit;
 mod caps;
 mod change;
 mod config_file;
@@ -150,6 +151,9 @@ enum Command {
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// See the record of who did what, and verify it
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Check a configuration file
@@ -284,6 +288,11 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),
         _ => {}
     }
+    if let Command::Audit(command) = &cli.command
+        && let Some(done) = audit::offline(&out, command)
+    {
+        return done;
+    }
     let cx = Context { client: Client::new(&cli.global.socket()?)?, out };
     match cli.command {
         Command::Create(args) => create::run(&cx, *args).await,
@@ -311,6 +320,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Image(command) => image::run(&cx, command).await,
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
+        Command::Audit(command) => audit::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {

@@ -19,6 +19,7 @@ use crate::auth::headkey::HeadKey;
 use crate::auth::policy::{self, Action, Permit};
 use crate::model::event::{AuditEvent, Operation, Outcome};
 use crate::model::id::{OpId, UserId, VmId};
+use crate::model::name::UserName;
 use crate::model::principal::{Origin, Principal};
 use crate::model::record::Entry;
 use crate::model::record::check::{Chain, Fault, Heads};
@@ -141,15 +142,24 @@ impl Manager {
         Ok(self.store.operations(whose, limit).await?)
     }
 
-    /// The newest entries that are wanted, newest first: of the one who asks, or with a permit for everybody's.
+    /// The newest entries that are wanted, newest first: of the one who asks, or with a permit for everybody's. Of a
+    /// person who is known by the name that is asked for, what they did under other names is found as well.
     ///
     /// # Errors
     /// Where the store fails.
     pub async fn entries(&self, permit: &Permit, filter: Filter, limit: u32) -> Result<Vec<Entry>> {
-        let filter = match permit.user() {
+        let named = match filter.actor.as_deref().map(str::parse::<UserName>) {
+            Some(Ok(name)) => self.store.user_by_name(&name).await?.map(|user| user.id),
+            _ => None,
+        };
+        let filter = match (named, permit.user()) {
+            (Some(id), _) if sees_all(permit) => Filter { actor_id: Some(id), actor: None, ..filter },
             _ if sees_all(permit) => filter,
-            Some(user) => Filter { actor_id: Some(user.id), ..filter },
-            None => return Ok(Vec::new()),
+            (named, Some(user)) if filter.actor.is_none() || named == Some(user.id) => {
+                Filter { actor_id: Some(user.id), actor: None, ..filter }
+            }
+            // Another's, or nobody's.
+            _ => return Ok(Vec::new()),
         };
         Ok(self.store.entries(&filter, limit).await?)
     }

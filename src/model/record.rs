@@ -305,7 +305,10 @@ pub mod tests {
         let mut second = entry(2, "key.add");
         second.address = Some("192.0.2.7".to_owned());
         second.detail = "ümläut".to_owned();
-        assert_eq!(second.fields().hash(&first).to_string(), "9b0afbaa112ab4aac959ec719a175bf14da1f492b17e6f2d84bbfbe16f0ea18b");
+        assert_eq!(
+            second.fields().hash(&first).to_string(),
+            "9b0afbaa112ab4aac959ec719a175bf14da1f492b17e6f2d84bbfbe16f0ea18b"
+        );
     }
 
     #[test]

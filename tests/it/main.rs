@@ -15,4 +15,5 @@ mod mock_cards;
 mod profiles;
 mod reconcile;
 mod reconcile_random;
+mod record;
 mod support;

@@ -63,11 +63,8 @@ pub async fn target(
     if !is_member(&shared, &user).await? {
         let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
             .hint("ask your administrator");
-        let origin = Origin {
-            via: Via::SshKey(fingerprint),
-            address: address_of(&body.peer),
-            request: caller.0.origin.request,
-        };
+        let origin =
+            Origin { via: Via::SshKey(fingerprint), address: address_of(&body.peer), request: caller.0.origin.request };
         shared.manager.record_refusal(&Principal::of(user).from(origin), "vm.ssh", &body.vm, &denied).await;
         return Err(denied.into());
     }

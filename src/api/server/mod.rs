@@ -1,6 +1,7 @@
 //! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
 //! DTOs, and decides nothing.
 
+mod audit;
 mod convert;
 mod convert_gpu;
 mod error;
@@ -252,8 +253,12 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))
         .routes(routes!(gateway::announce))
-        .routes(routes!(system::operations))
-        .routes(routes!(system::operation))
+        .routes(routes!(audit::operations))
+        .routes(routes!(audit::operation))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::export))
+        .routes(routes!(audit::head))
+        .routes(routes!(audit::verify))
         .routes(routes!(system::doctor))
         .routes(routes!(system::version))
 }

@@ -22,7 +22,7 @@ pub enum Wrong {
         /// Where.
         to: u64,
     },
-    /// It was put in: what was written here comes behind it.
+    /// It was put in: what was written here comes behind it, or nothing was.
     Inserted,
     /// It is not there, and a signed head says that it was.
     CutOff {
@@ -75,10 +75,12 @@ impl fmt::Display for Fault {
         match &self.wrong {
             Wrong::Edited => write!(f, "entry {seq} is not what was written: it was edited"),
             Wrong::Unreadable => write!(f, "entry {seq} cannot be read: it was edited"),
-            Wrong::Deleted { next: Some(next) } => write!(f, "entry {seq} is missing: it was deleted; the next is {next}"),
+            Wrong::Deleted { next: Some(next) } => {
+                write!(f, "entry {seq} is missing: it was deleted; the next is {next}")
+            }
             Wrong::Deleted { next: None } => write!(f, "entry {seq} is missing: the end was cut off"),
             Wrong::Moved { to } => write!(f, "entry {seq} is not in its place: what was written here stands at {to}"),
-            Wrong::Inserted => write!(f, "entry {seq} was put in: what was written here comes behind it"),
+            Wrong::Inserted => write!(f, "entry {seq} was put in: it is not what was written here"),
             Wrong::CutOff { head } => {
                 write!(f, "entry {seq} is missing: the end was cut off, as a head signed at entry {head} says")
             }
@@ -246,7 +248,11 @@ mod tests {
         let mut with_new_hash = edited.clone();
         let before: Hash = right[5].hash.parse().unwrap();
         with_new_hash[6] = with_new_hash[6].clone().behind(6, &before).0;
-        assert_eq!(said(&with_new_hash), "entry 8 is not what was written: it was edited", "the next one does not follow");
+        assert_eq!(
+            said(&with_new_hash),
+            "entry 8 is not what was written: it was edited",
+            "the next one does not follow"
+        );
 
         let mut deleted = right.clone();
         deleted.remove(6);
@@ -264,10 +270,10 @@ mod tests {
         let mut inserted = right.clone();
         inserted.insert(6, right[2].clone());
         inserted.iter_mut().zip(1..).for_each(|(entry, seq)| entry.seq = seq);
-        assert_eq!(said(&inserted), "entry 7 was put in: what was written here comes behind it");
+        assert_eq!(said(&inserted), "entry 7 was put in: it is not what was written here");
 
         let mut twice = right.clone();
         twice.insert(7, right[6].clone());
-        assert_eq!(said(&twice), "entry 7 was put in: what was written here comes behind it");
+        assert_eq!(said(&twice), "entry 7 was put in: it is not what was written here");
     }
 }

@@ -50,7 +50,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["utoipa", "utoipa_axum"], &["api"]),
     (&["reqwest", "tokio_tungstenite"], &["api/client.rs", "api/client"]),
     (&["hadris_iso"], &["image/seed.rs"]),
-    (&["aws_lc_rs"], &["image/sshkey.rs"]),
+    // Making SSH keys; signing heads of the record, and verifying them without a manager.
+    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/headkey.rs", "model/record/head.rs"]),
     (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),

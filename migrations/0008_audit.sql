@@ -1,7 +1,7 @@
 -- The record becomes append-only, each entry bound to all before it by its hash. Nothing updates or deletes its rows.
 CREATE TABLE record (
     -- From 1 on without a gap.
-    seq BIGINT PRIMARY KEY,
+    seq BIGINT NOT NULL PRIMARY KEY,
     at BIGINT NOT NULL,
     operation TEXT NOT NULL,
     -- 'begin' and later 'end', or 'whole'.

@@ -281,6 +281,9 @@ fn event(principal: &Principal, action: &str, outcome: Outcome) -> AuditEvent {
 
 /// Words of strangers, fit to be kept: bounded, without control characters, without what looks like a secret.
 fn foreign(text: &str, longest: usize) -> String {
-    let text = without_secrets(text);
-    text.chars().take(longest).collect::<String>().escape_debug().to_string()
+    let plain = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
+    };
+    without_secrets(text).chars().take(longest).map(plain).collect()
 }

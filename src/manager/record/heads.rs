@@ -75,7 +75,10 @@ impl Manager {
         if last != tip {
             return Err(refuse(Fault { seq: tip.seq, wrong: Wrong::Edited }));
         }
-        let head = Head { seq: tip.seq, hash: tip.hash, at: Timestamp::now(), host: self.host().id };
+        let now = Timestamp::now();
+        // No finer than it is written.
+        let at = Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now);
+        let head = Head { seq: tip.seq, hash: tip.hash, at, host: self.host().id };
         let signed = self.head_key()?.sign(head);
         let mut tx = self.store.write().await?;
         record::keep_head(&mut tx, &signed).await?;

@@ -52,6 +52,8 @@ pub struct Fault {
     pub wrong: Wrong,
 }
 
+impl std::error::Error for Fault {}
+
 impl Wrong {
     /// A stable word for programs.
     pub const fn word(&self) -> &'static str {

@@ -45,7 +45,7 @@ impl Line {
 #[derive(Debug, thiserror::Error)]
 pub enum ExportFault {
     /// An entry is not as it was written.
-    #[error("{0}")]
+    #[error(transparent)]
     Entry(Fault),
     /// It is not an export, or a line of it was broken.
     #[error("line {line} is not of an export of the record: {problem}")]

@@ -33,11 +33,16 @@ impl Store {
     /// [`StoreError`]; inside, the first entry that is missing or too many.
     pub async fn record_end(&self) -> Result<std::result::Result<Chain, Fault>> {
         // One statement is one snapshot.
-        let sql = "SELECT seq, hash, (SELECT MAX(seq) FROM record) AS newest FROM record_tip WHERE id = 1";
+        let sql = "SELECT seq, hash, (SELECT MIN(seq) FROM record) AS oldest, (SELECT MAX(seq) FROM record) AS newest
+             FROM record_tip WHERE id = 1";
         let row = sqlx::query(sql).fetch_one(self.readers()).await.map_err(StoreError::Sql)?;
         let end = tip(&row)?;
-        let newest: Option<i64> = column(&row, 2)?;
-        let newest = newest.map_or(0, i64::unsigned_abs);
+        // What is no number sorts behind all numbers.
+        let ends: (Option<i64>, Option<i64>) = (column(&row, 2)?, column(&row, 3).unwrap_or(Some(i64::MAX)));
+        if ends.0.is_some_and(|oldest| oldest < 1) {
+            return Ok(Err(Fault { seq: 0, wrong: Wrong::Inserted }));
+        }
+        let newest = ends.1.map_or(0, i64::unsigned_abs);
         Ok(match newest.cmp(&end.seq) {
             std::cmp::Ordering::Less => {
                 Err(Fault { seq: newest.saturating_add(1), wrong: Wrong::Deleted { next: None } })
@@ -136,7 +141,7 @@ impl Store {
     async fn next_entry(&self, after: u64) -> Result<Option<u64>> {
         let query = sqlx::query("SELECT MIN(seq) AS next FROM record WHERE seq > $1").bind(int(after));
         let row = query.fetch_one(self.readers()).await.map_err(StoreError::Sql)?;
-        Ok(column::<Option<i64>>(&row, 0)?.map(i64::unsigned_abs))
+        Ok(column::<Option<i64>>(&row, 0).ok().flatten().map(i64::unsigned_abs))
     }
 
     async fn diagnose(&self, chain: Chain) -> Result<Wrong> {

@@ -47,7 +47,9 @@ async fn values(world: &World) -> Vec<(String, String, String)> {
     let mut all = Vec::new();
     for column in columns {
         let (table, name): (String, String) = (column.get("t"), column.get("c"));
-        let sql = sqlx::AssertSqlSafe(format!("SELECT COALESCE(CAST({name} AS TEXT), '') AS v FROM {table}"));
+        let sql = sqlx::AssertSqlSafe(format!(
+            "SELECT COALESCE(CASE typeof({name}) WHEN 'blob' THEN hex({name}) ELSE CAST({name} AS TEXT) END, '') AS v FROM {table}"
+        ));
         let rows = sqlx::query(sql).fetch_all(&mut db).await.unwrap();
         all.extend(rows.iter().map(|row| (table.clone(), name.clone(), row.get("v"))));
     }

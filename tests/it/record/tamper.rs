@@ -74,6 +74,12 @@ async fn what_is_deleted_moved_or_put_in_is_found() {
             "entry 7 was put in: it is not what was written here",
         ),
         (
+            "INSERT INTO record SELECT 0, at, operation, half, actor, actor_id, via, address, request_id, action, target,
+                 vm_id, outcome, detail, hash FROM record WHERE seq = 20",
+            "entry 0 was put in: it is not what was written here",
+        ),
+        ("UPDATE record SET seq = 'x' WHERE seq = 20", "entry 20 is missing: the end was cut off"),
+        (
             "INSERT INTO record SELECT 21, at, operation, half, actor, actor_id, via, address, request_id, action, target,
                  vm_id, outcome, detail, hash FROM record WHERE seq = 20",
             "entry 21 was put in: it is not what was written here",

@@ -33,6 +33,8 @@ pub struct Config {
     pub tokens: TokensConfig,
     /// The cards.
     pub gpu: GpuConfig,
+    /// The record.
+    pub audit: AuditConfig,
 }
 
 /// The API over the network.
@@ -270,6 +272,20 @@ impl PeopleConfig {
     }
 }
 
+/// The record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditConfig {
+    /// Minutes between two signed heads; one is signed at the end of the manager as well, and after a thousand entries.
+    pub sign_every: u64,
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        Self { sign_every: 10 }
+    }
+}
+
 /// Why the configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -396,6 +412,7 @@ impl Config {
             ("tokens.default_days", self.tokens.default_days, 1, 10 * 366),
             ("tokens.max_days", self.tokens.max_days, 1, 10 * 366),
             ("tokens.session_hours", self.tokens.session_hours, 1, 24 * 366),
+            ("audit.sign_every", self.audit.sign_every, 1, 7 * 24 * 60),
             ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
             ("gpu.sanitise_seconds", self.gpu.sanitise_seconds.unwrap_or(1), 1, 24 * 3600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),

@@ -70,6 +70,7 @@ pub async fn run(config: Config) -> Result<()> {
     let certificates = https.as_ref().map(|https| Arc::clone(https.certificates()));
     let router = server::router_with(manager.clone(), Peers::new(&config), certificates);
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
+    manager.spawn_head_signing()?;
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
     manager.spawn_token_notes();
@@ -97,6 +98,7 @@ pub async fn run(config: Config) -> Result<()> {
             DRAIN.as_secs()
         );
     }
+    manager.sign_or_say().await;
     store.close().await;
     let _ = std::fs::remove_file(&config.manager.socket);
     tracing::info!("stopped");

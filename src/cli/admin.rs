@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use futures_util::StreamExt as _;
@@ -10,6 +11,9 @@ use futures_util::StreamExt as _;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use crate::api::error::ErrorCode;
+
+/// How long a backup may take until its first byte: it is put together before it is sent.
+const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Look after the manager.
 #[derive(Debug, Subcommand)]
@@ -91,7 +95,7 @@ async fn backup(cx: &Context, args: &BackupArgs) -> CliResult {
 
 async fn copy(cx: &Context, mut file: impl std::io::Write, shown: &Path) -> CliResult<u64> {
     let fault = |error| CliError::file("cannot write", shown, &error);
-    let mut bytes = cx.client.download("/v1/backup").await?;
+    let mut bytes = cx.client.bytes("/v1/backup", PATIENCE).await?;
     let mut size = 0_u64;
     while let Some(chunk) = bytes.next().await {
         let chunk = chunk?;

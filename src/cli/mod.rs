@@ -11,6 +11,7 @@
 
 pub mod admin;
 mod args;
+mod audit;
 mod caps;
 mod change;
 mod config_file;
@@ -174,6 +175,9 @@ enum Command {
     /// Manage teams and who is in them
     #[command(subcommand)]
     Team(team::TeamCommand),
+    /// See the record of who did what, and verify it
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Look after the manager itself
@@ -316,6 +320,11 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),
         _ => {}
     }
+    if let Command::Audit(command) = &cli.command
+        && let Some(done) = audit::offline(&out, command)
+    {
+        return done;
+    }
     let cx = Context { client: manager::client(&cli.global)?, out };
     match cli.command {
         Command::Create(args) => create::run(&cx, *args).await,
@@ -347,6 +356,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Whoami => user::whoami(&cx).await,
         Command::User(command) => user::run(&cx, command).await,
         Command::Team(command) => team::run(&cx, command).await,
+        Command::Audit(command) => audit::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::Admin(command) => admin::run(&cx, command).await,
         Command::CheckConfig(_)

@@ -11,7 +11,7 @@ use crate::backup::{CONFIG, DATABASE, GATEWAY_KEY, STATE, Unpacked, unpack};
 use crate::config::Config;
 use crate::image::layout::Layout;
 use crate::model::event::{AuditEvent, Outcome};
-use crate::model::id::{OpId, VmId};
+use crate::model::id::VmId;
 use crate::store::backup::{Contents, examine};
 use crate::store::{Store, vms};
 
@@ -169,16 +169,8 @@ async fn settle(store: &Store, layout: &Layout, contents: &Contents, unpacked: &
         }
     }
     let now = Timestamp::now();
-    let row = AuditEvent {
-        id: OpId::generate(),
-        at: now,
-        actor: "gvm".to_owned(),
-        action: "backup.restore".to_owned(),
-        target: unpacked.manifest.host.clone(),
-        vm: None,
-        outcome: Outcome::Success,
-        detail: format!("the state of {}", unpacked.manifest.made_at),
-        finished_at: Some(now),
-    };
+    let at = format!("the state of {}", unpacked.manifest.made_at);
+    let row = AuditEvent::own(now, "backup.restore", unpacked.manifest.host.clone(), Outcome::Success)
+        .ended(Outcome::Success, &at);
     Ok(store.record(&row).await?)
 }

@@ -1,12 +1,12 @@
 //! The read side: what people see, put together from the store and the hypervisor at the moment of asking.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::Caps;
-use crate::model::event::AuditEvent;
-use crate::model::id::{OpId, UserId, VmId};
+use crate::model::id::{UserId, VmId};
 use crate::model::name::UserName;
 use crate::model::state::{Observed, VmState};
 use crate::model::vm::Vm;
@@ -152,27 +152,6 @@ impl Manager {
             is_accelerated,
             vm,
         }
-    }
-
-    /// One operation, of the one who asks or with a permit for everybody's.
-    ///
-    /// # Errors
-    /// Not there and not yours are the same.
-    pub async fn operation(&self, permit: &Permit, id: OpId) -> Result<AuditEvent> {
-        let row = self.store.audit_event(id).await?;
-        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
-        row.filter(|row| sees_all || row.actor == permit.actor())
-            .ok_or_else(|| ManagerError::not_found(format!("there is no operation {id}")))
-    }
-
-    /// The newest operations, of the one who asks or with a permit for everybody's.
-    ///
-    /// # Errors
-    /// Where the store fails.
-    pub async fn operations(&self, permit: &Permit, limit: u32) -> Result<Vec<AuditEvent>> {
-        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
-        let actor = (!sees_all).then(|| permit.actor());
-        Ok(self.store.audit_events(actor.as_deref(), limit).await?)
     }
 
     /// The last lines of a machine's serial line.

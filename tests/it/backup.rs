@@ -10,6 +10,7 @@ use gvm::manager::Kind;
 use gvm::model::principal::{Principal, Role};
 use gvm::model::vm::Desired;
 use gvm::store::Store;
+use gvm::store::audit::Whose;
 use jiff::Timestamp;
 
 use crate::support::world::{Life, World};
@@ -77,7 +78,7 @@ async fn a_backup_taken_in_the_middle_of_things_is_whole_and_comes_back() {
         let wanted = if id == first { Desired::Running } else { Desired::Stopped };
         assert_eq!(life.store.vm(id).await.unwrap().unwrap().desired, wanted, "no machine begins with an empty disk");
     }
-    let newest = life.store.audit_events(None, 1).await.unwrap();
+    let newest = life.store.operations(Whose::Everybody, 1).await.unwrap();
     assert_eq!(newest[0].action, "backup.restore");
 }
 

@@ -17,4 +17,5 @@ mod people;
 mod profiles;
 mod reconcile;
 mod reconcile_random;
+mod record;
 mod support;

@@ -3,6 +3,7 @@
 
 mod access;
 mod admin;
+mod audit;
 mod bearer;
 mod convert;
 mod convert_gpu;
@@ -301,8 +302,12 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))
         .routes(routes!(gateway::announce))
-        .routes(routes!(system::operations))
-        .routes(routes!(system::operation))
+        .routes(routes!(audit::operations))
+        .routes(routes!(audit::operation))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::export))
+        .routes(routes!(audit::head))
+        .routes(routes!(audit::verify))
         .routes(routes!(system::doctor))
         .routes(routes!(system::version))
         .routes(routes!(admin::backup))

@@ -63,7 +63,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["rustls", "tokio_rustls"], &["api/server", "api/client"]),
     (&["hyper", "hyper_util", "tower_service", "rcgen", "webpki_roots", "governor"], &["api/server"]),
     (&["hadris_iso"], &["image/seed.rs"]),
-    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs"]),
+    // Making SSH keys; signing heads of the record, and verifying them without a manager.
+    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs", "auth/headkey.rs", "model/record/head.rs"]),
     (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),

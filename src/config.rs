@@ -108,6 +108,11 @@ pub struct GatewayConfig {
     pub host_key: PathBuf,
     /// The service account, allowed to ask the manager where a key leads.
     pub user: String,
+    /// Files with the public keys of authorities whose OpenSSH certificates let members in; the gateway reads them
+    /// again when they change.
+    pub user_ca: Vec<PathBuf>,
+    /// File that lists keys and certificates that are good no more; the gateway reads it again when it changes.
+    pub revoked_keys: Option<PathBuf>,
     /// Connections at once, before authentication.
     pub max_unauthenticated: usize,
     /// Connections at once.
@@ -129,6 +134,8 @@ impl Default for GatewayConfig {
             host: "localhost".to_owned(),
             host_key: "/var/lib/gvm-gateway/host_ed25519".into(),
             user: "gvm-gateway".to_owned(),
+            user_ca: Vec::new(),
+            revoked_keys: None,
             max_unauthenticated: 64,
             max_connections: 1024,
             max_per_address: 256,
@@ -286,6 +293,13 @@ impl Config {
             ("manager.config_dir", &self.manager.config_dir),
             ("gateway.host_key", &self.gateway.host_key),
         ] {
+            if !path.is_absolute() {
+                return Err((key, format!("{} is not an absolute path", path.display())));
+            }
+        }
+        for (key, path) in (self.gateway.user_ca.iter().map(|path| ("gateway.user_ca", path)))
+            .chain(self.gateway.revoked_keys.iter().map(|path| ("gateway.revoked_keys", path)))
+        {
             if !path.is_absolute() {
                 return Err((key, format!("{} is not an absolute path", path.display())));
             }

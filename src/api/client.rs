@@ -1,6 +1,7 @@
 //! Client of the API over the manager's unix socket.
 
 pub mod console;
+mod sse;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,14 +12,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::error::{ErrorBody, ErrorCode};
-use super::types::EventView;
+use super::types::{EventView, RevocationView};
 
 /// How long one request may take; streams are apart.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the head of a stream may take.
 const STREAM_DEADLINE: Duration = Duration::from_secs(10);
-/// Longest line of the event stream that is kept; a longer one ends the stream.
-const EVENT_LINE_MAX: usize = 64 * 1024;
 
 /// Why a call of the API failed.
 #[derive(Debug, thiserror::Error)]
@@ -164,24 +163,43 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<EventView, ClientError>> + Send + Unpin + use<>, ClientError> {
+        self.stream(path, sse::progress).await
+    }
+
+    /// Access that ends, as it ends; `None` means that messages were lost: ask about everything anew.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn revocations(
+        &self,
+    ) -> Result<impl Stream<Item = Result<Option<RevocationView>, ClientError>> + Send + Unpin + use<>, ClientError>
+    {
+        self.stream("/v1/gateway/revocations", sse::revocation).await
+    }
+
+    /// The server-sent events at `path` that `read` knows; the others are passed over.
+    async fn stream<T: Send + 'static>(
+        &self,
+        path: &str,
+        read: fn(&sse::Message) -> Option<Result<T, serde_json::Error>>,
+    ) -> Result<impl Stream<Item = Result<T, ClientError>> + Send + Unpin + use<T>, ClientError> {
         // Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
         let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
         let answer = asked.map_err(|_| ClientError::Unreachable {
             socket: self.socket.clone(),
             source: std::io::ErrorKind::TimedOut.into(),
         })??;
-        let state = (Box::pin(answer.bytes_stream()), Vec::new());
-        Ok(Box::pin(futures_util::stream::try_unfold(state, |(mut bytes, mut held)| async move {
+        let state = (Box::pin(answer.bytes_stream()), sse::Held::default());
+        Ok(Box::pin(futures_util::stream::try_unfold(state, move |(mut bytes, mut held)| async move {
             loop {
-                if let Some(event) = take_event(&mut held)? {
-                    return Ok(Some((event, (bytes, held))));
+                while let Some(message) = held.take() {
+                    if let Some(item) = read(&message) {
+                        return Ok(Some((item.map_err(|e| ClientError::Event(e.to_string()))?, (bytes, held))));
+                    }
                 }
                 match bytes.next().await {
-                    Some(chunk) => held.extend_from_slice(&chunk.map_err(ClientError::Broken)?),
+                    Some(chunk) => held.add(&chunk.map_err(ClientError::Broken)?)?,
                     None => return Ok(None),
-                }
-                if held.len() > EVENT_LINE_MAX {
-                    return Err(ClientError::Event("it is too long".to_owned()));
                 }
             }
         })))
@@ -247,33 +265,6 @@ fn refusal(status: u16, body: &[u8]) -> ClientError {
     }))
 }
 
-/// Takes the first complete server-sent event out of `held`; comments and unknown events are passed over.
-fn take_event(held: &mut Vec<u8>) -> Result<Option<EventView>, ClientError> {
-    while let Some(end) = held.windows(2).position(|pair| pair == b"\n\n") {
-        let block: Vec<u8> = held.drain(..end + 2).collect();
-        let block = String::from_utf8_lossy(&block);
-        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        match field("event:") {
-            Some("progress") => {
-                let data = field("data:").unwrap_or_default();
-                return serde_json::from_str(data).map(Some).map_err(|e| ClientError::Event(e.to_string()));
-            }
-            Some("lagged") => {
-                return Ok(Some(EventView {
-                    vm_id: String::new(),
-                    vm: String::new(),
-                    at: String::new(),
-                    stage: "lagged".to_owned(),
-                    message: String::new(),
-                    state: String::new(),
-                }));
-            }
-            _ => {}
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,17 +274,6 @@ mod tests {
         assert_eq!(segment("dev.alice-1"), "dev.alice-1");
         assert_eq!(segment("SHA256:a/b+c"), "SHA256%3Aa%2Fb%2Bc");
         assert_eq!(segment("../x"), "..%2Fx");
-    }
-
-    #[test]
-    fn events_are_taken_one_by_one_and_comments_passed_over() {
-        let event = r#"{"vm_id":"1","vm":"dev","at":"t","stage":"disk","message":"m","state":"creating"}"#;
-        let mut held = format!(": hello\n\nevent: progress\ndata: {event}\n\nevent: lagged\ndata: 3\n\nevent: pro");
-        let mut held = std::mem::take(&mut held).into_bytes();
-        assert_eq!(take_event(&mut held).unwrap().unwrap().stage, "disk");
-        assert_eq!(take_event(&mut held).unwrap().unwrap().stage, "lagged");
-        assert_eq!(take_event(&mut held).unwrap(), None);
-        assert_eq!(held, b"event: pro");
     }
 
     #[test]

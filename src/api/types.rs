@@ -11,7 +11,8 @@ mod gpu;
 mod image;
 
 pub use self::access::{
-    AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
+    AnnounceGateway, CertificateFacts, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, RevocationView,
+    SshInfo, Target,
 };
 pub use self::caps::{CapsPatch, CapsView};
 pub use self::gpu::{

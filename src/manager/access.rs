@@ -11,7 +11,7 @@ use crate::model::access::PublicKey;
 use crate::model::event::Outcome;
 use crate::model::id::KeyId;
 use crate::model::name::GuestUser;
-use crate::model::principal::{Principal, User};
+use crate::model::principal::{Origin, Principal, User, Via};
 use crate::model::state::VmState;
 use crate::model::vm::Vm;
 pub use crate::store::users::KeyRow;
@@ -19,6 +19,11 @@ use crate::store::{StoreError, audit, commit, users};
 
 /// Keys of one person.
 const MAX_KEYS: usize = 64;
+/// Characters of a certificate's name in the record.
+const KEY_ID_SHOWN: usize = 200;
+/// A certificate that names it is good for other hosts' administration; here it leads to nobody, or whoever signs for
+/// those would make administrators of gvm.
+const NOBODYS_PRINCIPAL: &str = "root";
 /// Where the gateway's announcement is kept.
 const GATEWAY_META: &str = "gateway";
 
@@ -46,11 +51,44 @@ pub struct GatewayTarget {
     pub login_key: Option<crate::model::secret::Secret<String>>,
 }
 
+/// A key that was shown or proven to the gateway, perhaps by a certificate over it.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    /// The key.
+    pub key: PublicKey,
+    /// The certificate. Where there is one it alone decides, whoever has registered the key.
+    pub certificate: Option<Certificate>,
+}
+
+/// What the gateway found good about a certificate.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// Whom it names, in its order.
+    pub principals: Vec<String>,
+    /// Its name, in its authority's words.
+    pub key_id: String,
+    /// Its number.
+    pub serial: u64,
+    /// Fingerprint of its authority's key.
+    pub ca: String,
+}
+
+impl Certificate {
+    /// For the record: what leads to the certificate in its authority's books.
+    fn recorded(&self) -> String {
+        let key_id: String = self.key_id.chars().take(KEY_ID_SHOWN).collect();
+        let ca: String = self.ca.chars().take(KEY_ID_SHOWN).collect();
+        format!("certificate \"{}\" serial {} of CA {}", key_id.escape_debug(), self.serial, ca.escape_debug())
+    }
+}
+
 /// A question of the gateway.
 #[derive(Clone, Debug)]
 pub struct TargetQuestion {
-    /// Whose key was proven; see [`Manager::identify`].
+    /// Who proved it; see [`Manager::identify`].
     pub user: User,
+    /// What was proven.
+    pub proof: Proof,
     /// `VM` or `VM.OWNER`.
     pub vm: String,
     /// Login inside, where one was named.
@@ -182,21 +220,48 @@ impl Manager {
         Ok(self.store.set_meta(GATEWAY_META, facts).await?)
     }
 
-    /// Whose key is this?
+    /// Who has proven this?
     ///
     /// # Errors
-    /// "Not there" where it is nobody's.
-    pub async fn identify(&self, _permit: &Permit, key: &PublicKey) -> Result<User> {
-        let found = self.store.user_by_key(&key.identity()).await?;
-        found.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
+    /// "Not there" where it is nobody, or somebody who is suspended.
+    pub async fn identify(&self, _permit: &Permit, proof: &Proof) -> Result<User> {
+        let found = match &proof.certificate {
+            // The gateway's word is all there is on a certificate, so it counts only where there is an authority.
+            Some(_) if self.config.gateway.user_ca.is_empty() => None,
+            Some(certificate) => self.first_named(&certificate.principals).await?,
+            None => self.store.user_by_key(&proof.key.identity()).await?,
+        };
+        if let Some(user) = found
+            && !self.store.is_suspended(user.id).await?
+        {
+            return Ok(user);
+        }
+        Err(ManagerError::not_found("this key is not registered").hint("gvm key add"))
+    }
+
+    /// The first of these principals who is a user.
+    async fn first_named(&self, principals: &[String]) -> Result<Option<User>> {
+        for name in principals.iter().filter(|name| *name != NOBODYS_PRINCIPAL) {
+            if let Ok(name) = name.parse()
+                && let Some(user) = self.store.user_by_name(&name).await?
+            {
+                return Ok(Some(user));
+            }
+        }
+        Ok(None)
     }
 
     /// May this person reach that machine, and where is it?
     ///
     /// # Errors
     /// "Not there" where they may not; a machine that is not up is explained.
-    pub async fn target(&self, _permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
-        let principal = self.principal(question.user.clone()).await?;
+    pub async fn target(&self, permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
+        let origin = Origin {
+            via: Via::SshKey(sshkey::fingerprint(&question.proof.key)),
+            address: question.peer.parse().ok(),
+            request: permit.principal().origin.request,
+        };
+        let principal = self.principal(question.user.clone()).await?.from(origin);
         let asked = self.permit_vm(&principal, Action::VmSsh, &question.vm, false).await;
         let asked = match asked {
             Ok(asked) => asked,
@@ -214,8 +279,9 @@ impl Manager {
         let secrets = self.store.secrets(vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         let mut row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
         row.actor = policy::actor(&principal);
+        let by = question.proof.certificate.as_ref().map(|by| format!(", {}", by.recorded())).unwrap_or_default();
         (row.outcome, row.finished_at, row.detail) =
-            (Outcome::Success, Some(row.at), format!("from {}", question.peer));
+            (Outcome::Success, Some(row.at), format!("from {}{by}", question.peer));
         self.store.record(&row).await?;
         Ok(GatewayTarget {
             guest_user: question.guest_user.clone().unwrap_or_else(|| vm.spec.guest_user.clone()),

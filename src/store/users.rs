@@ -92,6 +92,19 @@ impl Store {
         self.user_where(sql, identity.to_owned()).await
     }
 
+    /// True where an administrator has put this person out of use.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn is_suspended(&self, user: UserId) -> Result<bool> {
+        let row = sqlx::query("SELECT 1 FROM users WHERE id = $1 AND suspended_at IS NOT NULL")
+            .bind(user.to_string())
+            .fetch_optional(self.readers())
+            .await
+            .map_err(StoreError::Sql)?;
+        Ok(row.is_some())
+    }
+
     /// The teams that a person is in.
     ///
     /// # Errors

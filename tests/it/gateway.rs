@@ -1,5 +1,7 @@
 //! The SSH gateway, driven by the real OpenSSH clients against a real OpenSSH server.
 
+mod certificates;
+mod endings;
 mod errors;
 mod forwards;
 mod keys;

@@ -252,6 +252,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))
         .routes(routes!(gateway::announce))
+        .routes(routes!(gateway::revocations))
         .routes(routes!(system::operations))
         .routes(routes!(system::operation))
         .routes(routes!(system::doctor))

@@ -1,5 +1,6 @@
 //! The SSH gateway, driven by the real OpenSSH clients against a real OpenSSH server.
 
+mod audit;
 mod certificates;
 mod endings;
 mod errors;

@@ -9,10 +9,11 @@ mod access;
 mod caps;
 mod gpu;
 mod image;
+mod people;
 
 pub use self::access::{
-    AnnounceGateway, CertificateFacts, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, RevocationView,
-    SshInfo, Target,
+    AnnounceGateway, CertificateFacts, EndedAccess, GatewayMode, GatewayView, Identified, Identify, ResolveTarget,
+    RevocationView, SshInfo, Target,
 };
 pub use self::caps::{CapsPatch, CapsView};
 pub use self::gpu::{
@@ -20,6 +21,10 @@ pub use self::gpu::{
     GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
+pub use self::people::{
+    AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
+    SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
+};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -316,17 +321,6 @@ pub struct KeyList {
 pub struct AddKey {
     /// One line as in `~/.ssh/id_ed25519.pub`.
     pub public_key: String,
-}
-
-/// Who the manager takes the caller for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Me {
-    /// Login.
-    pub name: String,
-    /// member, teacher, operator, admin or gateway.
-    pub role: String,
-    /// Registered keys.
-    pub keys: u64,
 }
 
 /// One finding of the doctor.

@@ -96,6 +96,8 @@ pub(super) struct Conn {
     number: OnceLock<u64>,
     /// Something was tried that did not lead in.
     was_refused: AtomicBool,
+    /// A machine of somebody else was reached.
+    reaches_others: AtomicBool,
     permit: Mutex<Option<Permit>>,
     channels: AtomicUsize,
     opened: AtomicU64,
@@ -118,6 +120,7 @@ impl Conn {
             member: OnceLock::new(),
             number: OnceLock::new(),
             was_refused: AtomicBool::new(false),
+            reaches_others: AtomicBool::new(false),
             permit: Mutex::new(Some(permit)),
             channels: AtomicUsize::new(0),
             opened: AtomicU64::new(0),
@@ -169,6 +172,19 @@ impl Conn {
     /// Whether any was.
     pub fn was_refused(&self) -> bool {
         self.was_refused.load(Ordering::Relaxed)
+    }
+
+    /// A machine was reached, `name.owner`.
+    pub fn note_machine(&self, label: &str) {
+        let is_own = |member: &Member| label.split_once('.').is_some_and(|(_, owner)| owner == member.user);
+        if !self.member().is_some_and(is_own) {
+            self.reaches_others.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any machine of somebody else was reached.
+    pub fn reaches_others(&self) -> bool {
+        self.reaches_others.load(Ordering::Relaxed)
     }
 
     /// What the member may do here.

@@ -184,6 +184,7 @@ async fn log_in(conn: &Arc<Conn>) -> Result<GuestLink, Refusal> {
     let guest_user = login.guest_user.map(|user| user.to_string());
     let ask = conn.question(&login.machine, guest_user, GatewayMode::Terminate)?;
     let mut target = conn.shared.directory.resolve(&ask).await?;
+    conn.note_machine(&target.label);
     let secret = target.private_key.take().map(Zeroizing::new);
     let secret = secret.ok_or_else(|| odd(&target, "the manager gave no key to log in with"))?;
     let key = PrivateKey::from_openssh(secret.as_bytes()).map_err(|_| odd(&target, "the manager's key is damaged"))?;

@@ -65,6 +65,7 @@ pub(super) async fn run(
 async fn reach(conn: &Arc<Conn>, machine: &MachineName) -> Result<Box<dyn super::dial::GuestStream>, Refusal> {
     let ask = conn.question(machine, None, GatewayMode::Jump)?;
     let target = conn.shared.directory.resolve(&ask).await?;
+    conn.note_machine(&target.label);
     let stream = guest::dial(conn, &target).await?;
     let user = conn.member().map(|member| member.user.as_str()).unwrap_or_default();
     tracing::info!(user, vm = %target.label, vm_id = %target.vm_id, mode = "jump", "connected to the machine");

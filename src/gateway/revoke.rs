@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use super::Shared;
 use super::conn::{Conn, Member};
 use super::directory::Ending;
-use crate::api::types::{Identify, RevocationView};
+use crate::api::types::{EndedAccess, Identify, RevocationView};
 
 /// Pauses between two tries to listen to the manager.
 const LISTEN_PAUSES: [Duration; 2] = [Duration::from_millis(250), Duration::from_secs(5)];
@@ -112,16 +112,21 @@ async fn listen(shared: &Shared, again: &Notify) {
 
 fn end_those(shared: &Shared, revoked: &RevocationView) {
     for conn in shared.roll.hear() {
-        if conn.member().is_some_and(|member| concerns(revoked, member)) {
+        if conn.member().is_some_and(|member| concerns(revoked, &conn, member)) {
             end(&conn, "the manager ended it");
         }
     }
 }
 
 /// Whether a login is among what ended. A key that is registered no more does not matter to a certificate over it.
-fn concerns(revoked: &RevocationView, member: &Member) -> bool {
-    let is_key = |key: &String| member.certified.is_none() && member.print == *key;
-    member.user_id == revoked.user_id && revoked.key.as_ref().is_none_or(is_key)
+fn concerns(revoked: &RevocationView, conn: &Conn, member: &Member) -> bool {
+    member.user_id == revoked.user_id
+        && match revoked.what {
+            EndedAccess::All => true,
+            EndedAccess::Key => member.certified.is_none() && revoked.key.as_ref() == Some(&member.print),
+            // They come in again where they still may.
+            EndedAccess::Others => conn.reaches_others(),
+        }
 }
 
 async fn look(shared: &Shared, again: &Notify) {

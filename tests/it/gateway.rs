@@ -8,5 +8,6 @@ mod forwards;
 mod keys;
 mod limits;
 mod manager;
+mod people;
 mod sessions;
 mod transfers;

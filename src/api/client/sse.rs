@@ -73,6 +73,7 @@ pub(super) fn revocation(message: &Message) -> Option<Result<Option<RevocationVi
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::types::EndedAccess;
 
     fn held(text: &str) -> Held {
         let mut held = Held::default();
@@ -95,11 +96,14 @@ mod tests {
     #[test]
     fn revocations_are_of_a_user_or_of_one_key() {
         let mut held = held(
-            "event: revoked\ndata: {\"user_id\":\"1\"}\n\nevent: news\ndata: x\n\n\
-             event: revoked\ndata: {\"user_id\":\"1\",\"key\":\"SHA256:x\"}\n\nevent: lagged\ndata: {}\n\nevent: revoked\ndata: {\n\n",
+            "event: revoked\ndata: {\"user_id\":\"1\",\"what\":\"all\"}\n\nevent: news\ndata: x\n\n\
+             event: revoked\ndata: {\"user_id\":\"1\",\"what\":\"key\",\"key\":\"SHA256:x\"}\n\nevent: lagged\ndata: {}\n\nevent: revoked\ndata: {\n\n",
         );
         let mut next = || revocation(&held.take().unwrap());
-        assert_eq!(next().unwrap().unwrap(), Some(RevocationView { user_id: "1".to_owned(), key: None }));
+        assert_eq!(
+            next().unwrap().unwrap(),
+            Some(RevocationView { user_id: "1".to_owned(), what: EndedAccess::All, key: None })
+        );
         assert!(next().is_none());
         assert_eq!(next().unwrap().unwrap().unwrap().key.unwrap(), "SHA256:x");
         assert_eq!(next().unwrap().unwrap(), None);

@@ -15,8 +15,8 @@ use super::stream::KEEP_ALIVE;
 use super::{Body, Caller, Shared, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{
-    AnnounceGateway, CertificateFacts, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, RevocationView,
-    Target,
+    AnnounceGateway, CertificateFacts, EndedAccess, GatewayMode, GatewayView, Identified, Identify, ResolveTarget,
+    RevocationView, Target,
 };
 use crate::auth::policy::Action;
 use crate::manager::ManagerError;
@@ -62,8 +62,11 @@ fn proof(key: &str, certificate: Option<CertificateFacts>) -> Result<Proof, ApiE
     Ok(Proof { key: convert::parse(key)?, certificate })
 }
 
-/// True where the host still lets this person use gvm.
+/// True where the host still lets this person use gvm. Who has no account of the host is let in by gvm alone.
 async fn is_member(shared: &Shared, user: &User) -> Result<bool, ApiError> {
+    if !shared.manager.has_account(user.id).await? {
+        return Ok(true);
+    }
     let answer = shared.peers.is_member(&user.name).await;
     Ok(answer.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?)
 }
@@ -133,8 +136,10 @@ pub async fn revocations(State(shared): State<Shared>, caller: Caller) -> Result
 /// What the gateway has to know of it; a token opens no SSH connection.
 fn revocation(revoked: &Revoked) -> Option<RevocationView> {
     match revoked {
-        Revoked::User(user) => Some(RevocationView { user_id: user.to_string(), key: None }),
-        Revoked::Key(user, key) => Some(RevocationView { user_id: user.to_string(), key: Some(key.clone()) }),
+        Revoked::User(user) => Some((user, EndedAccess::All, None)),
+        Revoked::Rights(user) => Some((user, EndedAccess::Others, None)),
+        Revoked::Key(user, key) => Some((user, EndedAccess::Key, Some(key.clone()))),
         Revoked::Token(_) => None,
     }
+    .map(|(user, what, key)| RevocationView { user_id: user.to_string(), what, key })
 }

@@ -66,12 +66,26 @@ pub struct Identified {
     pub user_id: String,
 }
 
+/// What ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedAccess {
+    /// All of theirs.
+    All,
+    /// What was opened with one key.
+    Key,
+    /// Perhaps some of what leads to machines of others: another role, another team.
+    Others,
+}
+
 /// Access that ended: whoever holds a connection open with it closes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RevocationView {
     /// Whose.
     pub user_id: String,
-    /// Only what was opened with the key of this fingerprint; without one, all.
+    /// What.
+    pub what: EndedAccess,
+    /// The key's fingerprint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
 }

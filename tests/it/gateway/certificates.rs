@@ -157,13 +157,17 @@ async fn a_certificate_permits_what_it_says() {
     let remote = ["-o", "ExitOnForwardFailure=yes", "-R", "0:localhost:1", "dev@gw", "true"];
     let done = ssh(&world, "bare", &remote).await;
     assert!(done.stderr.contains("remote port forwarding failed"), "{done:?}");
-    let agent = Agent::start(world.path("agent.sock"), &[world.path("bare")]).await;
-    let socket = agent.socket.display().to_string();
-    let lend =
-        ["-o", &format!("ForwardAgent={socket}"), "dev@gw", "test -S \"$SSH_AUTH_SOCK\" && echo lent || echo none"];
-    assert_eq!(ssh(&world, "bare", &lend).await.ok().out(), "none\n");
+    let agent = Agent::start(world.path("agent.sock"), &[world.path("member")]).await;
+    let lend = async |key: &str| {
+        world.write_config(key);
+        let mut client =
+            world.client("ssh", &["-o", "IdentityAgent=SSH_AUTH_SOCK", "-A", "dev@gw", "ssh-add -L || echo none"]);
+        client.env("SSH_AUTH_SOCK", &agent.socket);
+        run(client, b"").await.ok().out()
+    };
+    assert_eq!(lend("bare").await, "none\n");
     sign(&world, "ca", "lender", &["-I", "x", "-n", "alice", "-O", "clear", "-O", "permit-agent-forwarding"]);
-    assert_eq!(ssh(&world, "lender", &lend).await.ok().out(), "lent\n");
+    assert!(lend("lender").await.starts_with("ssh-ed25519 "));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -356,9 +360,10 @@ async fn refusals_take_the_same_time_whatever_is_refused() {
     let key = private(&world, "other");
     let unknown = certificate(&sign(&world, "ca", "other", &["-I", "x", "-n", "mallory"]));
     let foreign = certificate(&sign(&world, "member", "other", &["-I", "x", "-n", "alice"]));
-    let mut took: [Vec<Duration>; 3] = Default::default();
+    let nobody = certificate(&sign(&world, "ca", "other", &["-I", "x", "-n", "Nobody"]));
+    let mut took: [Vec<Duration>; 4] = Default::default();
     for _ in 0..8 {
-        for (which, certificate) in [None, Some(&unknown), Some(&foreign)].into_iter().enumerate() {
+        for (which, certificate) in [None, Some(&unknown), Some(&foreign), Some(&nobody)].into_iter().enumerate() {
             let mut session = raw(&world).await;
             let begun = Instant::now();
             let done = match certificate {
@@ -374,11 +379,11 @@ async fn refusals_take_the_same_time_whatever_is_refused() {
             took[which].push(begun.elapsed());
         }
     }
-    let medians = took.map(|mut took| {
-        took.sort();
-        took[took.len() / 2]
-    });
-    println!("key, principal, authority: {medians:?}");
-    let (least, most) = (medians.iter().min().unwrap(), medians.iter().max().unwrap());
-    assert!(*least >= Duration::from_millis(50) && *most - *least < Duration::from_millis(25), "{medians:?}");
+    // The shortest: what other processes take from the machine is noise.
+    let least = took.map(|took| took.into_iter().min().unwrap());
+    println!("key, certificate of another, of an unknown authority, of no possible member: {least:?}");
+    assert!(least.iter().all(|took| *took >= Duration::from_millis(50)), "{least:?}");
+    // Which kind of thing it shows is the client's own choice; that is no secret.
+    let (quick, slow) = (least[1..].iter().min().unwrap(), least[1..].iter().max().unwrap());
+    assert!(*slow - *quick < Duration::from_millis(10), "{least:?}");
 }

@@ -4,6 +4,7 @@ use std::process::Stdio;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use gvm::api::types::EndedAccess;
 use gvm::gateway::directory::Ending;
 use gvm::model::backoff::Rules;
 use jiff::SignedDuration;
@@ -55,17 +56,31 @@ async fn what_ended_is_closed_within_a_second_with_the_reason() {
     // One key of alice, then all of hers.
     let print = std::process::Command::new("ssh-keygen").arg("-lf").arg(world.path("member.pub")).output().unwrap();
     let print = String::from_utf8(print.stdout).unwrap().split_whitespace().nth(1).unwrap().to_owned();
-    world.book.end("alice", Some(&print));
+    world.book.end("alice", EndedAccess::Key, Some(&print));
     for (child, says_why) in [(shell, true), (jump, false), (forward, true)] {
         let (took, text) = ended(child).await;
         assert!(took < Duration::from_secs(1), "{took:?} {text}");
         assert!(!says_why || text.contains("gvm: your access was ended"), "{text}");
     }
     assert!(lives(&mut second) && lives(&mut bobs));
-    world.book.end("alice", None);
+    world.book.end("alice", EndedAccess::All, None);
     let (took, text) = ended(second).await;
     assert!(took < Duration::from_secs(1) && text.contains("gvm: your access was ended"), "{took:?} {text}");
     assert!(lives(&mut bobs));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn another_role_or_team_ends_what_leads_to_machines_of_others() {
+    let world = World::new().await;
+    let mut target = world.target();
+    target.label = "lab.bob".to_owned();
+    world.book.set("lab.bob", Ok(target));
+    let theirs = session(&world, &["lab.bob@gw"]).await;
+    let mut own = session(&world, &["dev@gw"]).await;
+    world.book.end("alice", EndedAccess::Others, None);
+    let (took, text) = ended(theirs).await;
+    assert!(took < Duration::from_secs(1) && text.contains("gvm: your access was ended"), "{took:?} {text}");
+    assert!(lives(&mut own));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -81,9 +96,7 @@ async fn a_client_that_does_not_listen_is_cut_off_as_soon() {
     let stopped = nix::unistd::Pid::from_raw(i32::try_from(child.id().unwrap()).unwrap());
     tokio::time::sleep(Duration::from_secs(1)).await;
     nix::sys::signal::kill(stopped, nix::sys::signal::Signal::SIGSTOP).unwrap();
-    let pid = world.path("shell.pid");
-    drop(pid);
-    world.book.end("alice", None);
+    world.book.end("alice", EndedAccess::All, None);
     tokio::time::sleep(Duration::from_secs(1)).await;
     // The machine's end is gone: whatever the client still holds leads nowhere.
     let log = std::fs::read_to_string(world.path("guest/sshd.log")).unwrap();

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use gvm::api::error::{ErrorBody, ErrorCode};
-use gvm::api::types::{AnnounceGateway, Identified, Identify, ResolveTarget, RevocationView, Target};
+use gvm::api::types::{AnnounceGateway, EndedAccess, Identified, Identify, ResolveTarget, RevocationView, Target};
 use gvm::gateway::dial::TcpDialer;
 use gvm::gateway::directory::{Directory, Ending, Refusal};
 use gvm::gateway::limits::Limits;
@@ -63,8 +63,8 @@ impl Default for Book {
 
 impl Book {
     /// Tells the gateway that access ended.
-    pub fn end(&self, user: &str, key: Option<&str>) {
-        let revoked = RevocationView { user_id: user_id(user), key: key.map(str::to_owned) };
+    pub fn end(&self, user: &str, what: EndedAccess, key: Option<&str>) {
+        let revoked = RevocationView { user_id: user_id(user), what, key: key.map(str::to_owned) };
         self.endings.lock().unwrap().send(Ending::Of(revoked)).unwrap();
     }
 

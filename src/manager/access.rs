@@ -60,6 +60,12 @@ pub struct Proof {
     pub certificate: Option<Certificate>,
 }
 
+impl From<PublicKey> for Proof {
+    fn from(key: PublicKey) -> Self {
+        Self { key, certificate: None }
+    }
+}
+
 /// What the gateway found good about a certificate.
 #[derive(Clone, Debug)]
 pub struct Certificate {

@@ -240,7 +240,8 @@ impl Gateway {
         let tasks = TaskTracker::new();
         let announcer = tasks.spawn(announce(Arc::clone(&self.shared), self.public_key.clone(), self.address));
         // Not counted among the connections that are drained, and needed until they are.
-        let watcher = tokio::spawn(revoke::run(Arc::clone(&self.shared)));
+        let watchers = TaskTracker::new();
+        let watcher = watchers.spawn(revoke::run(Arc::clone(&self.shared)));
         self.accept_until(&stop, &tasks).await;
         announcer.abort();
         drop(self.listener);
@@ -255,6 +256,8 @@ impl Gateway {
             }
         }
         watcher.abort();
+        watchers.close();
+        watchers.wait().await;
         tracing::info!(cut_off = self.gate.connections(), "stopped");
     }
 

@@ -159,6 +159,11 @@ pub struct GatewayConfig {
     pub host_key: PathBuf,
     /// The service account, allowed to ask the manager where a key leads.
     pub user: String,
+    /// Files with the public keys of authorities whose OpenSSH certificates let members in; the gateway reads them
+    /// again when they change.
+    pub user_ca: Vec<PathBuf>,
+    /// File that lists keys and certificates that are good no more; the gateway reads it again when it changes.
+    pub revoked_keys: Option<PathBuf>,
     /// Connections at once, before authentication.
     pub max_unauthenticated: usize,
     /// Connections at once.
@@ -180,6 +185,8 @@ impl Default for GatewayConfig {
             host: "localhost".to_owned(),
             host_key: "/var/lib/gvm-gateway/host_ed25519".into(),
             user: "gvm-gateway".to_owned(),
+            user_ca: Vec::new(),
+            revoked_keys: None,
             max_unauthenticated: 64,
             max_connections: 1024,
             max_per_address: 256,
@@ -384,6 +391,13 @@ impl Config {
         }
         if let Some(name) = self.https.names.iter().find(|name| !word(name, 253) && name.parse::<IpAddr>().is_err()) {
             return Err(("https.names", format!("{name:?} is neither a host name nor an address")));
+        }
+        for (key, path) in (self.gateway.user_ca.iter().map(|path| ("gateway.user_ca", path)))
+            .chain(self.gateway.revoked_keys.iter().map(|path| ("gateway.revoked_keys", path)))
+        {
+            if !path.is_absolute() {
+                return Err((key, format!("{} is not an absolute path", path.display())));
+            }
         }
         if let Some(program) = self.gpu.sanitise_command.first().filter(|program| !program.starts_with('/')) {
             return Err(("gpu.sanitise_command", format!("{program:?} is not the absolute path of a program")));

@@ -8,6 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use jiff::Timestamp;
+
+use crate::model::backoff::{Backoff, Rules, Source};
 use crate::model::network::household;
 
 /// Strangers must not be able to fill the log.
@@ -38,6 +41,9 @@ pub enum Full {
     /// From one address.
     #[error("too many connections from your address")]
     Address,
+    /// Logins from there failed.
+    #[error("too many logins from your address failed; try again in {0} s, with the key that is registered here")]
+    Failures(i64),
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +51,7 @@ struct Counts {
     connections: usize,
     unauthenticated: usize,
     addresses: HashMap<IpAddr, usize>,
+    failures: Backoff,
 }
 
 /// Counts the connections.
@@ -56,17 +63,21 @@ pub struct Gate {
 
 impl Gate {
     /// A gate that nobody has passed.
-    pub fn new(limits: Limits) -> Arc<Self> {
-        Arc::new(Self { limits, counts: Mutex::default() })
+    pub fn new(limits: Limits, backoff: Rules) -> Arc<Self> {
+        let counts = Counts { failures: Backoff::new(backoff), ..Counts::default() };
+        Arc::new(Self { limits, counts: Mutex::new(counts) })
     }
 
     /// Lets a connection from `address` in, until its permit is dropped.
     ///
     /// # Errors
     /// Says which limit is reached.
-    pub fn admit(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Full> {
+    pub fn admit(self: &Arc<Self>, address: IpAddr, now: Timestamp) -> Result<Permit, Full> {
         let address = household(address);
         let mut counts = self.counts();
+        if let Some(wait) = counts.failures.wait(&Source::Address(address), now) {
+            return Err(Full::Failures(wait.as_secs() + 1));
+        }
         if counts.connections >= self.limits.connections {
             return Err(Full::Connections);
         }
@@ -102,8 +113,19 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// From now on it counts as authenticated.
+    /// From now on it counts as authenticated. What failed at this address before is forgiven: a key cannot be
+    /// guessed, and behind one address there may be a whole institute, one of whose clients has the wrong key.
     pub fn authenticated(&self) {
+        self.count_as_authenticated();
+        self.gate.counts().failures.succeeded(&Source::Address(self.address));
+    }
+
+    /// It ends without a login, after some key or password was refused.
+    pub fn failed(&self, now: Timestamp) {
+        self.gate.counts().failures.failed(Source::Address(self.address), now);
+    }
+
+    fn count_as_authenticated(&self) {
         if !self.is_authenticated.swap(true, Ordering::AcqRel) {
             let mut counts = self.gate.counts();
             counts.unauthenticated = counts.unauthenticated.saturating_sub(1);
@@ -113,7 +135,7 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.authenticated();
+        self.count_as_authenticated();
         let mut counts = self.gate.counts();
         counts.connections = counts.connections.saturating_sub(1);
         if let Some(held) = counts.addresses.get_mut(&self.address) {
@@ -149,7 +171,13 @@ mod tests {
     use super::*;
 
     fn gate(connections: usize, unauthenticated: usize, per_address: usize) -> Arc<Gate> {
-        Gate::new(Limits { connections, unauthenticated, per_address, channels: 1 })
+        Gate::new(Limits { connections, unauthenticated, per_address, channels: 1 }, Rules::default())
+    }
+
+    impl Gate {
+        fn admit_now(self: &Arc<Self>, address: IpAddr) -> Result<Permit, Full> {
+            self.admit(address, Timestamp::UNIX_EPOCH)
+        }
     }
 
     fn ip(text: &str) -> IpAddr {
@@ -159,30 +187,49 @@ mod tests {
     #[test]
     fn each_limit_holds_and_is_given_back() {
         let small = gate(2, 9, 9);
-        let first = small.admit(ip("10.0.0.1")).unwrap();
-        let _second = small.admit(ip("10.0.0.2")).unwrap();
-        assert_eq!(small.admit(ip("10.0.0.3")).unwrap_err(), Full::Connections);
+        let first = small.admit_now(ip("10.0.0.1")).unwrap();
+        let _second = small.admit_now(ip("10.0.0.2")).unwrap();
+        assert_eq!(small.admit_now(ip("10.0.0.3")).unwrap_err(), Full::Connections);
         drop(first);
-        assert!(small.admit(ip("10.0.0.3")).is_ok());
+        assert!(small.admit_now(ip("10.0.0.3")).is_ok());
 
         let shy = gate(9, 1, 9);
-        let first = shy.admit(ip("10.0.0.1")).unwrap();
-        assert_eq!(shy.admit(ip("10.0.0.2")).unwrap_err(), Full::Unauthenticated);
+        let first = shy.admit_now(ip("10.0.0.1")).unwrap();
+        assert_eq!(shy.admit_now(ip("10.0.0.2")).unwrap_err(), Full::Unauthenticated);
         first.authenticated();
         first.authenticated();
-        let _second = shy.admit(ip("10.0.0.2")).unwrap();
+        let _second = shy.admit_now(ip("10.0.0.2")).unwrap();
         drop(first);
-        assert_eq!(shy.admit(ip("10.0.0.3")).unwrap_err(), Full::Unauthenticated);
+        assert_eq!(shy.admit_now(ip("10.0.0.3")).unwrap_err(), Full::Unauthenticated);
     }
 
     #[test]
     fn addresses_are_counted_by_household() {
         let narrow = gate(9, 9, 1);
-        let _held = narrow.admit(ip("2001:db8::1")).unwrap();
-        assert_eq!(narrow.admit(ip("2001:db8::ffff")).unwrap_err(), Full::Address);
-        assert!(narrow.admit(ip("2001:db8:0:1::1")).is_ok());
-        let _mapped = narrow.admit(ip("::ffff:10.0.0.1")).unwrap();
-        assert_eq!(narrow.admit(ip("10.0.0.1")).unwrap_err(), Full::Address);
+        let _held = narrow.admit_now(ip("2001:db8::1")).unwrap();
+        assert_eq!(narrow.admit_now(ip("2001:db8::ffff")).unwrap_err(), Full::Address);
+        assert!(narrow.admit_now(ip("2001:db8:0:1::1")).is_ok());
+        let _mapped = narrow.admit_now(ip("::ffff:10.0.0.1")).unwrap();
+        assert_eq!(narrow.admit_now(ip("10.0.0.1")).unwrap_err(), Full::Address);
         assert_eq!(narrow.connections(), 2);
+    }
+
+    #[test]
+    fn failures_close_the_door_for_a_while_and_a_login_opens_it() {
+        let gate = gate(9, 9, 9);
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let fail = |second| gate.admit(ip("2001:db8::1"), at(second)).unwrap().failed(at(second));
+        // Who is in already is not asked to wait.
+        let member = gate.admit(ip("2001:db8::7"), at(0)).unwrap();
+        for _ in 0..Rules::default().free {
+            fail(0);
+        }
+        assert_eq!(gate.admit(ip("2001:db8::2"), at(0)).unwrap_err(), Full::Failures(2));
+        assert!(gate.admit(ip("2001:db8:0:1::1"), at(0)).is_ok());
+        fail(1);
+        assert_eq!(gate.admit(ip("2001:db8::2"), at(1)).unwrap_err(), Full::Failures(3));
+        member.authenticated();
+        assert!(gate.admit(ip("2001:db8::2"), at(1)).is_ok());
+        assert_eq!(gate.connections(), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod console;
 pub mod place;
+mod sse;
 mod tls;
 
 use std::path::Path;
@@ -14,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use self::place::{Place, ServerUrl};
 use super::error::{ErrorBody, ErrorCode};
-use super::types::EventView;
+use super::types::{EventView, RevocationView};
 use crate::model::fingerprint::Fingerprint;
 use crate::model::secret::Secret;
 
@@ -26,8 +27,6 @@ pub const STREAM_DEADLINE: Duration = Duration::from_secs(10);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Idle connections are closed sooner than the server closes them, so that none breaks under a request.
 const POOL_IDLE: Duration = Duration::from_secs(15);
-/// Longest line of the event stream that is kept; a longer one ends the stream.
-const EVENT_LINE_MAX: usize = 64 * 1024;
 
 /// Why a call of the API failed.
 #[derive(Debug, thiserror::Error)]
@@ -268,18 +267,37 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<EventView, ClientError>> + Send + Unpin + use<>, ClientError> {
-        let state = (Box::pin(self.open(path, STREAM_DEADLINE).await?.bytes_stream()), Vec::new());
-        Ok(Box::pin(futures_util::stream::try_unfold(state, |(mut bytes, mut held)| async move {
+        self.stream(path, sse::progress).await
+    }
+
+    /// Access that ends, as it ends; `None` means that messages were lost: ask about everything anew.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn revocations(
+        &self,
+    ) -> Result<impl Stream<Item = Result<Option<RevocationView>, ClientError>> + Send + Unpin + use<>, ClientError>
+    {
+        self.stream("/v1/gateway/revocations", sse::revocation).await
+    }
+
+    /// The server-sent events at `path` that `read` knows; the others are passed over.
+    async fn stream<T: Send + 'static>(
+        &self,
+        path: &str,
+        read: fn(&sse::Message) -> Option<Result<T, serde_json::Error>>,
+    ) -> Result<impl Stream<Item = Result<T, ClientError>> + Send + Unpin + use<T>, ClientError> {
+        let state = (Box::pin(self.open(path, STREAM_DEADLINE).await?.bytes_stream()), sse::Held::default());
+        Ok(Box::pin(futures_util::stream::try_unfold(state, move |(mut bytes, mut held)| async move {
             loop {
-                if let Some(event) = take_event(&mut held)? {
-                    return Ok(Some((event, (bytes, held))));
+                while let Some(message) = held.take() {
+                    if let Some(item) = read(&message) {
+                        return Ok(Some((item.map_err(|e| ClientError::Event(e.to_string()))?, (bytes, held))));
+                    }
                 }
                 match bytes.next().await {
-                    Some(chunk) => held.extend_from_slice(&chunk.map_err(ClientError::Broken)?),
+                    Some(chunk) => held.add(&chunk.map_err(ClientError::Broken)?)?,
                     None => return Ok(None),
-                }
-                if held.len() > EVENT_LINE_MAX {
-                    return Err(ClientError::Event("it is too long".to_owned()));
                 }
             }
         })))
@@ -400,33 +418,6 @@ fn refusal(status: u16, body: &[u8]) -> ClientError {
     }))
 }
 
-/// Takes the first complete server-sent event out of `held`; comments and unknown events are passed over.
-fn take_event(held: &mut Vec<u8>) -> Result<Option<EventView>, ClientError> {
-    while let Some(end) = held.windows(2).position(|pair| pair == b"\n\n") {
-        let block: Vec<u8> = held.drain(..end + 2).collect();
-        let block = String::from_utf8_lossy(&block);
-        let field = |name: &str| block.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        match field("event:") {
-            Some("progress") => {
-                let data = field("data:").unwrap_or_default();
-                return serde_json::from_str(data).map(Some).map_err(|e| ClientError::Event(e.to_string()));
-            }
-            Some("lagged") => {
-                return Ok(Some(EventView {
-                    vm_id: String::new(),
-                    vm: String::new(),
-                    at: String::new(),
-                    stage: "lagged".to_owned(),
-                    message: String::new(),
-                    state: String::new(),
-                }));
-            }
-            _ => {}
-        }
-    }
-    Ok(None)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -436,17 +427,6 @@ mod tests {
         assert_eq!(segment("dev.alice-1"), "dev.alice-1");
         assert_eq!(segment("SHA256:a/b+c"), "SHA256%3Aa%2Fb%2Bc");
         assert_eq!(segment("../x"), "..%2Fx");
-    }
-
-    #[test]
-    fn events_are_taken_one_by_one_and_comments_passed_over() {
-        let event = r#"{"vm_id":"1","vm":"dev","at":"t","stage":"disk","message":"m","state":"creating"}"#;
-        let mut held = format!(": hello\n\nevent: progress\ndata: {event}\n\nevent: lagged\ndata: 3\n\nevent: pro");
-        let mut held = std::mem::take(&mut held).into_bytes();
-        assert_eq!(take_event(&mut held).unwrap().unwrap().stage, "disk");
-        assert_eq!(take_event(&mut held).unwrap().unwrap().stage, "lagged");
-        assert_eq!(take_event(&mut held).unwrap(), None);
-        assert_eq!(held, b"event: pro");
     }
 
     #[test]

@@ -14,7 +14,8 @@ mod people;
 mod token;
 
 pub use self::access::{
-    AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
+    AnnounceGateway, CertificateFacts, EndedAccess, GatewayMode, GatewayView, Identified, Identify, ResolveTarget,
+    RevocationView, SshInfo, Target,
 };
 pub use self::audit::{EntryList, EntryView, HeadView, RecordVerdict, VerifyRecord};
 pub use self::caps::{CapsPatch, CapsView};

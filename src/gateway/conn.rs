@@ -5,18 +5,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
+use jiff::Timestamp;
 use russh::{Disconnect, server};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
 use super::Shared;
+use super::cert::{Certified, Rights, WhyNot};
+use super::directory::Refusal;
 use super::guest::GuestSlot;
-use super::target::Login;
+use super::target::{Login, MachineName};
+use super::trust::Trust;
+use crate::api::error::ErrorCode;
+use crate::api::types::{CertificateFacts, GatewayMode, Identify, ResolveTarget};
 use crate::gate::Permit;
 
 /// How long saying goodbye may wait for a busy session.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(1);
+
+/// How long that may take where somebody is evicted, and how long they then have to hear it: together less than the
+/// second within which nobody has access any more.
+const EVICTION_DEADLINE: Duration = Duration::from_millis(400);
+const EVICTION_GRACE: Duration = Duration::from_millis(300);
 
 /// Window of one channel: what one stream may have under way. It covers 2 Gbit/s at 8 ms.
 pub(super) const WINDOW: u32 = 2 * 1024 * 1024;
@@ -29,10 +40,40 @@ pub(super) const TRICKLE: u32 = 2;
 pub(super) struct Member {
     /// The member's login in gvm.
     pub user: String,
+    /// The member's id in gvm.
+    pub user_id: String,
     /// The key that was proven, `kind base64`.
     pub key: String,
+    /// Its fingerprint.
+    pub print: String,
+    /// The certificate over it, where it was one that was proven.
+    pub certified: Option<Certified>,
     /// The login name as it was typed.
     pub login: String,
+}
+
+impl Member {
+    /// The question who this is, to be asked again and again.
+    pub fn identify(&self) -> Identify {
+        Identify { public_key: self.key.clone(), certificate: self.facts() }
+    }
+
+    fn facts(&self) -> Option<CertificateFacts> {
+        self.certified.as_ref().map(|certified| certified.facts.clone())
+    }
+
+    /// Whether an administrator's lists still let this key or certificate in.
+    pub fn still(&self, trust: &Trust) -> Result<(), WhyNot> {
+        match &self.certified {
+            Some(certified) => certified.still(trust),
+            None if trust.has_revoked_key(&self.print) => Err(WhyNot::Revoked("its key")),
+            None => Ok(()),
+        }
+    }
+
+    fn rights(&self) -> Rights {
+        self.certified.as_ref().map_or(Rights::ALL, |certified| certified.rights)
+    }
 }
 
 /// One client connection.
@@ -51,6 +92,12 @@ pub(super) struct Conn {
     pub guest: GuestSlot,
     handle: OnceLock<server::Handle>,
     member: OnceLock<Member>,
+    /// Its number on the roll of logins.
+    number: OnceLock<u64>,
+    /// Something was tried that did not lead in.
+    was_refused: AtomicBool,
+    /// A machine of somebody else was reached.
+    reaches_others: AtomicBool,
     permit: Mutex<Option<Permit>>,
     channels: AtomicUsize,
     opened: AtomicU64,
@@ -71,6 +118,9 @@ impl Conn {
             guest: GuestSlot::default(),
             handle: OnceLock::new(),
             member: OnceLock::new(),
+            number: OnceLock::new(),
+            was_refused: AtomicBool::new(false),
+            reaches_others: AtomicBool::new(false),
             permit: Mutex::new(Some(permit)),
             channels: AtomicUsize::new(0),
             opened: AtomicU64::new(0),
@@ -105,12 +155,59 @@ impl Conn {
         self.handle.get()
     }
 
-    /// From now on it is this member's.
-    pub fn log_in(&self, member: Member) {
+    /// From now on it is this member's. For [`super::revoke::Roll`] alone, which has to know of all.
+    pub fn log_in(&self, number: u64, member: Member) {
         if let Some(permit) = self.permit().as_ref() {
             permit.authenticated();
         }
+        let _ = self.number.set(number);
         let _ = self.member.set(member);
+    }
+
+    /// A key or password did not lead in.
+    pub fn note_refusal(&self) {
+        self.was_refused.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any was.
+    pub fn was_refused(&self) -> bool {
+        self.was_refused.load(Ordering::Relaxed)
+    }
+
+    /// A machine was reached, `name.owner`.
+    pub fn note_machine(&self, label: &str) {
+        let is_own = |member: &Member| label.split_once('.').is_some_and(|(_, owner)| owner == member.user);
+        if !self.member().is_some_and(is_own) {
+            self.reaches_others.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether any machine of somebody else was reached.
+    pub fn reaches_others(&self) -> bool {
+        self.reaches_others.load(Ordering::Relaxed)
+    }
+
+    /// What the member may do here.
+    pub fn rights(&self) -> Rights {
+        self.member().map_or(Rights::ALL, Member::rights)
+    }
+
+    /// The question for the manager whether the member may reach this machine.
+    pub fn question(
+        &self,
+        vm: &MachineName,
+        guest_user: Option<String>,
+        mode: GatewayMode,
+    ) -> Result<ResolveTarget, Refusal> {
+        let member = self.member().ok_or_else(|| Refusal::new(ErrorCode::Internal, "nobody is logged in"))?;
+        Ok(ResolveTarget {
+            public_key: member.key.clone(),
+            certificate: member.facts(),
+            vm: vm.to_string(),
+            guest_user,
+            mode,
+            peer: self.peer.ip().to_string(),
+        })
     }
 
     /// Who is logged in.
@@ -186,10 +283,30 @@ impl Conn {
         self.leaving.cancel();
     }
 
+    /// Ends the connection of somebody who may not have it any more: they are told why if they listen, and cut off.
+    pub fn evict(self: &Arc<Self>, text: &str) {
+        let (conn, text) = (Arc::clone(self), text.to_owned());
+        let work = async move {
+            let _ = tokio::time::timeout(EVICTION_DEADLINE, conn.say_goodbye(Disconnect::ByApplication, text)).await;
+            tokio::time::sleep(EVICTION_GRACE).await;
+            conn.stop.cancel();
+        };
+        self.tasks.spawn(work.instrument(self.span.clone()));
+    }
+
     /// Gives back what the connection holds of others.
     pub fn close(&self) {
         self.stop.cancel();
-        self.permit().take();
+        if let Some(number) = self.number.get() {
+            self.shared.roll.leave(*number);
+        }
+        let permit = self.permit().take();
+        if let Some(permit) = permit
+            && self.member().is_none()
+            && self.was_refused()
+        {
+            permit.failed(Timestamp::now());
+        }
     }
 
     fn permit(&self) -> std::sync::MutexGuard<'_, Option<Permit>> {

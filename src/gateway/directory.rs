@@ -4,10 +4,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::StreamExt as _;
+use futures_util::stream::BoxStream;
 
 use crate::api::client::{Client, ClientError};
 use crate::api::error::{ErrorBody, ErrorCode};
-use crate::api::types::{AnnounceGateway, Identified, Identify, ResolveTarget, Target};
+use crate::api::types::{AnnounceGateway, Identified, Identify, ResolveTarget, RevocationView, Target};
 
 /// How long the manager may take for one answer. Much shorter than the login grace, so that the client hears why.
 const ANSWER_DEADLINE: Duration = Duration::from_secs(10);
@@ -95,14 +97,26 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// Access that ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// This.
+    Of(RevocationView),
+    /// More than was told: ask about everybody.
+    Missed,
+}
+
 /// Who is this key, where does it lead?
 #[async_trait]
 pub trait Directory: Send + Sync {
     /// Whether questions are going to be answered.
     async fn ready(&self) -> Result<(), Refusal>;
 
-    /// Whose key it is (`kind base64`), if anybody's.
-    async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal>;
+    /// Whose key or certificate it is, if anybody's.
+    async fn identify(&self, ask: &Identify) -> Result<Option<Identified>, Refusal>;
+
+    /// Access that ends from now on, until the manager goes away.
+    async fn endings(&self) -> Result<BoxStream<'static, Ending>, Refusal>;
 
     /// May this key reach that machine, and where is it?
     async fn resolve(&self, ask: &ResolveTarget) -> Result<Target, Refusal>;
@@ -142,13 +156,21 @@ impl Directory for ManagerDirectory {
         }
     }
 
-    async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal> {
-        let ask = Identify { public_key: public_key.to_owned() };
-        match in_time(self.client.post("/v1/gateway/identify", &ask)).await {
+    async fn identify(&self, ask: &Identify) -> Result<Option<Identified>, Refusal> {
+        match in_time(self.client.post("/v1/gateway/identify", ask)).await {
             Ok(found) => Ok(Some(found)),
             Err(refusal) if refusal.code == ErrorCode::NotFound => Ok(None),
             Err(refusal) => Err(refusal),
         }
+    }
+
+    async fn endings(&self) -> Result<BoxStream<'static, Ending>, Refusal> {
+        let told = in_time(self.client.revocations()).await?;
+        // A message that cannot be read is the end of the stream: it is asked for anew.
+        let told = told
+            .take_while(|item| std::future::ready(item.is_ok()))
+            .filter_map(|item| std::future::ready(item.ok().map(|revoked| revoked.map_or(Ending::Missed, Ending::Of))));
+        Ok(told.boxed())
     }
 
     async fn resolve(&self, ask: &ResolveTarget) -> Result<Target, Refusal> {
@@ -177,7 +199,10 @@ mod tests {
     async fn a_missing_manager_is_said_in_plain_words() {
         let folder = tempfile::tempdir().unwrap();
         let directory = ManagerDirectory::new(Client::new(&folder.path().join("none.sock")).unwrap());
-        let refusal = directory.identify("ssh-ed25519 AAAA").await.unwrap_err();
+        let refusal = directory
+            .identify(&Identify { public_key: "ssh-ed25519 AAAA".to_owned(), certificate: None })
+            .await
+            .unwrap_err();
         assert_eq!(refusal.code, ErrorCode::Unavailable);
         assert!(refusal.line().starts_with("gvm: the gvm manager does not answer"));
     }

@@ -20,7 +20,7 @@ use super::target::Login;
 use super::wire::Wire;
 use super::{proxy, ssh};
 use crate::api::error::ErrorCode;
-use crate::api::types::{GatewayMode, ResolveTarget, Target};
+use crate::api::types::{GatewayMode, Target};
 
 /// How long a guest may take to accept a TCP connection.
 pub(super) const DIAL_DEADLINE: Duration = Duration::from_secs(10);
@@ -181,14 +181,10 @@ async fn log_in(conn: &Arc<Conn>) -> Result<GuestLink, Refusal> {
         Refusal::new(ErrorCode::Invalid, format!("the login name is no machine: {error}"))
             .hint("use: ssh VM@GATEWAY, ssh VM.OWNER@GATEWAY, or the gateway as a jump host: ssh -J GATEWAY VM")
     })?;
-    let ask = ResolveTarget {
-        public_key: member.key.clone(),
-        vm: login.machine.to_string(),
-        guest_user: login.guest_user.map(|user| user.to_string()),
-        mode: GatewayMode::Terminate,
-        peer: conn.peer.ip().to_string(),
-    };
+    let guest_user = login.guest_user.map(|user| user.to_string());
+    let ask = conn.question(&login.machine, guest_user, GatewayMode::Terminate)?;
     let mut target = conn.shared.directory.resolve(&ask).await?;
+    conn.note_machine(&target.label);
     let secret = target.private_key.take().map(Zeroizing::new);
     let secret = secret.ok_or_else(|| odd(&target, "the manager gave no key to log in with"))?;
     let key = PrivateKey::from_openssh(secret.as_bytes()).map_err(|_| odd(&target, "the manager's key is damaged"))?;

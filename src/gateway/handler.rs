@@ -21,6 +21,9 @@ use super::{jump, proxy};
 /// How long a request for a remote forward may hold the session up: it can only be answered in its callback.
 /// That includes the way to the guest where it is the first request.
 const FORWARD_DEADLINE: Duration = Duration::from_secs(20);
+/// Why a certificate's holder gets no forward.
+const NO_FORWARDS: &str =
+    "your certificate does not permit port forwarding, and a jump is one; log in with: ssh VM@GATEWAY";
 /// RFC 4254, section 5.1.
 const PROHIBITED: u32 = 1;
 /// RFC 4254, section 5.1.
@@ -45,8 +48,18 @@ impl Door {
     }
 
     fn no_forward(&self, error: &str) -> bool {
-        self.conn.span().in_scope(|| tracing::info!(error, "remote forward refused"));
+        self.conn.span().in_scope(|| tracing::info!(error, "forward refused"));
         false
+    }
+
+    /// Gives the handle back where the member may forward, or the refusal is sent.
+    async fn may_forward(&self, reply: ChannelOpenHandle) -> Option<ChannelOpenHandle> {
+        if self.conn.rights().has_forwards {
+            return Some(reply);
+        }
+        self.no_forward(NO_FORWARDS);
+        reply.reject(because(PROHIBITED, format!("gvm: {NO_FORWARDS}"))).await;
+        None
     }
 
     /// A ticket for one more channel, or the refusal is sent.
@@ -89,12 +102,12 @@ impl server::Handler for Door {
         Ok(self.keys.failed().instrument(self.conn.span()).await)
     }
 
-    async fn auth_openssh_certificate(&mut self, _user: &str, _certificate: &Certificate) -> Result<Auth, Error> {
-        Ok(self.keys.failed().instrument(self.conn.span()).await)
+    async fn auth_openssh_certificate(&mut self, user: &str, certificate: &Certificate) -> Result<Auth, Error> {
+        Ok(self.keys.certified(user, certificate).instrument(self.conn.span()).await)
     }
 
-    async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Error> {
-        let check = self.keys.offered(user, offer.public_key, offer.algorithm);
+    async fn auth_publickey_offered(&mut self, _user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Error> {
+        let check = self.keys.offered(offer.public_key, offer.algorithm);
         Ok(check.instrument(self.conn.span()).await)
     }
 
@@ -107,7 +120,11 @@ impl server::Handler for Door {
         self.conn.set_handle(session.handle());
         if let Some(member) = self.conn.member() {
             let _span = self.conn.span().entered();
-            tracing::info!(user = %member.user, login = ?member.login, "logged in");
+            let by = member.certified.as_ref().map(|by| &by.facts);
+            tracing::info!(
+                user = %member.user, login = ?member.login, key = %member.print,
+                certificate = by.map(|by| by.key_id.escape_debug().to_string()), serial = by.map(|by| by.serial), "logged in"
+            );
         }
         Ok(())
     }
@@ -134,6 +151,9 @@ impl server::Handler for Door {
         reply: ChannelOpenHandle,
         _session: &mut Session,
     ) -> Result<(), Error> {
+        let Some(reply) = self.may_forward(reply).await else {
+            return Ok(());
+        };
         let route = match Route::decide(host, port, self.conn.login().as_ref()) {
             Ok(route) => route,
             Err(error) => {
@@ -163,6 +183,9 @@ impl server::Handler for Door {
         reply: ChannelOpenHandle,
         _session: &mut Session,
     ) -> Result<(), Error> {
+        let Some(reply) = self.may_forward(reply).await else {
+            return Ok(());
+        };
         if self.conn.login().is_none() {
             reply.reject(because(PROHIBITED, format!("gvm: {}", RouteError::NoMachine))).await;
             return Ok(());
@@ -189,7 +212,8 @@ impl server::Handler for Door {
         _modes: &[(Pty, u32)],
         session: &mut Session,
     ) -> Result<(), Error> {
-        session.channel_success(channel)
+        // Where it may not be, `upstream` does not pass it on either.
+        if self.conn.rights().has_pty { session.channel_success(channel) } else { session.channel_failure(channel) }
     }
 
     async fn env_request(
@@ -216,11 +240,17 @@ impl server::Handler for Door {
     }
 
     async fn agent_request(&mut self, _channel: ChannelId, _session: &mut Session) -> Result<bool, Error> {
+        if !self.conn.rights().has_agent {
+            return Ok(false);
+        }
         self.conn.lend_agent();
         Ok(true)
     }
 
     async fn tcpip_forward(&mut self, address: &str, port: &mut u32, _session: &mut Session) -> Result<bool, Error> {
+        if !self.conn.rights().has_forwards {
+            return Ok(self.no_forward(NO_FORWARDS));
+        }
         let conn = Arc::clone(&self.conn);
         let asked = *port;
         let work = async {
@@ -247,6 +277,9 @@ impl server::Handler for Door {
     }
 
     async fn streamlocal_forward(&mut self, path: &str, _session: &mut Session) -> Result<bool, Error> {
+        if !self.conn.rights().has_forwards {
+            return Ok(self.no_forward(NO_FORWARDS));
+        }
         let conn = Arc::clone(&self.conn);
         let work = async {
             let link = conn.guest.link(&conn).await.map_err(|refusal| refusal.line())?;

@@ -18,8 +18,7 @@ use super::guest;
 use super::handler::{CONNECT_FAILED, because};
 use super::pump;
 use super::target::MachineName;
-use crate::api::error::ErrorCode;
-use crate::api::types::{GatewayMode, ResolveTarget};
+use crate::api::types::GatewayMode;
 
 /// A read while little comes; what an idle jump holds.
 const READ_SMALL: usize = 8 * 1024;
@@ -64,17 +63,12 @@ pub(super) async fn run(
 }
 
 async fn reach(conn: &Arc<Conn>, machine: &MachineName) -> Result<Box<dyn super::dial::GuestStream>, Refusal> {
-    let member = conn.member().ok_or_else(|| Refusal::new(ErrorCode::Internal, "nobody is logged in"))?;
-    let ask = ResolveTarget {
-        public_key: member.key.clone(),
-        vm: machine.to_string(),
-        guest_user: None,
-        mode: GatewayMode::Jump,
-        peer: conn.peer.ip().to_string(),
-    };
+    let ask = conn.question(machine, None, GatewayMode::Jump)?;
     let target = conn.shared.directory.resolve(&ask).await?;
+    conn.note_machine(&target.label);
     let stream = guest::dial(conn, &target).await?;
-    tracing::info!(user = %member.user, vm = %target.label, vm_id = %target.vm_id, mode = "jump", "connected to the machine");
+    let user = conn.member().map(|member| member.user.as_str()).unwrap_or_default();
+    tracing::info!(user, vm = %target.label, vm_id = %target.vm_id, mode = "jump", "connected to the machine");
     Ok(stream)
 }
 

@@ -11,6 +11,7 @@
 //! ```
 //!
 //! - `target` what people type; `ssh` what both sides offer; `hostkey` our identity; `dial` the way to a guest
+//! - `cert` whether an OpenSSH certificate is good; `trust` the lists that this depends on; `revoke` access that ends
 //! - `connection` one client from first byte to last; `conn` what its parts share; `handler` russh's callbacks
 //! - `jump` copies a stream to the guest's SSH server; `proxy`, `pump` and `guest` log in to it and relay channels
 //!
@@ -22,6 +23,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -31,8 +33,10 @@ use tracing::Instrument as _;
 use crate::api::client::{Client, ClientError};
 use crate::api::types::AnnounceGateway;
 use crate::config::{Config, GatewayConfig};
+use crate::model::backoff::Rules;
 
 mod auth;
+mod cert;
 mod conn;
 mod connection;
 pub mod dial;
@@ -43,8 +47,10 @@ pub mod hostkey;
 mod jump;
 mod proxy;
 mod pump;
+mod revoke;
 mod ssh;
 pub mod target;
+pub mod trust;
 mod upstream;
 mod wire;
 
@@ -52,11 +58,24 @@ use crate::gate::{Complaints, Full, Gate, Limits};
 use dial::{GuestDialer, TcpDialer};
 use directory::{Directory, ManagerDirectory};
 use hostkey::HostKeyError;
+use revoke::Roll;
+use trust::{TrustFiles, Truster};
 
 /// Long enough for a hiccup, short enough for the person behind the other channels.
 const STALL: Duration = Duration::from_secs(60);
 /// New keys at least as often, as RFC 4253, section 9, recommends.
 const REKEY: Duration = Duration::from_secs(3600);
+/// Access that ended is told by the manager at once; this is for what was not heard.
+const RECHECK: Duration = Duration::from_secs(60);
+/// A key is not guessed: waiting keeps a client that was set up wrongly from costing much, and its neighbours, behind
+/// the same address, from being locked out for long.
+const BACKOFF: Rules = Rules {
+    free: 10,
+    first: SignedDuration::from_secs(1),
+    longest: SignedDuration::from_mins(1),
+    quiet: SignedDuration::from_mins(10),
+    capacity: 4096,
+};
 /// How long connections may go on after the gateway was told to stop.
 const DRAIN: Duration = Duration::from_secs(10);
 /// How long they have to leave after they were told so.
@@ -73,8 +92,14 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// The private host key.
     pub host_key: PathBuf,
+    /// Whose certificates are believed, and what is revoked.
+    pub trust: TrustFiles,
     /// How much at once.
     pub limits: Limits,
+    /// How long an address waits from which logins fail.
+    pub backoff: Rules,
+    /// Time after which the manager is asked again about who is logged in.
+    pub recheck: Duration,
     /// Time to log in.
     pub login_grace: Duration,
     /// Time without data after which a connection is closed.
@@ -92,12 +117,15 @@ impl From<&GatewayConfig> for Settings {
         Self {
             listen: config.listen,
             host_key: config.host_key.clone(),
+            trust: TrustFiles { user_ca: config.user_ca.clone(), revoked_keys: config.revoked_keys.clone() },
             limits: Limits {
                 connections: config.max_connections,
                 unauthenticated: config.max_unauthenticated,
                 per_address: config.max_per_address,
                 channels: config.max_channels,
             },
+            backoff: BACKOFF,
+            recheck: RECHECK,
             login_grace: Duration::from_secs(config.login_grace_seconds),
             idle: (config.idle_seconds > 0).then(|| Duration::from_secs(config.idle_seconds)),
             stall: STALL,
@@ -139,6 +167,10 @@ struct Shared {
     directory: Arc<dyn Directory>,
     dialer: Arc<dyn GuestDialer>,
     ssh: Arc<russh::server::Config>,
+    /// Whose certificates are believed.
+    truster: Truster,
+    /// Who is logged in.
+    roll: Roll,
     /// Connections are told to leave.
     closing: CancellationToken,
     /// Connections are cut.
@@ -178,13 +210,15 @@ impl Gateway {
         let public_key = host_key.public_key().to_openssh().map_err(HostKeyError::Make)?;
         let shared = Shared {
             ssh: Arc::new(ssh::server_config(host_key, settings.rekey)),
+            truster: Truster::new(settings.trust.clone()),
+            roll: Roll::default(),
             directory,
             dialer,
             closing: CancellationToken::new(),
             kill: CancellationToken::new(),
             settings,
         };
-        let gate = Gate::new(shared.settings.limits);
+        let gate = Gate::new(shared.settings.limits, shared.settings.backoff);
         Ok(Self { listener, address, public_key, gate, shared: Arc::new(shared) })
     }
 
@@ -202,6 +236,9 @@ impl Gateway {
     pub async fn serve(self, stop: CancellationToken) {
         let tasks = TaskTracker::new();
         let announcer = tasks.spawn(announce(Arc::clone(&self.shared), self.public_key.clone(), self.address));
+        // Not counted among the connections that are drained, and needed until they are.
+        let watchers = TaskTracker::new();
+        let watcher = watchers.spawn(revoke::run(Arc::clone(&self.shared)));
         self.accept_until(&stop, &tasks).await;
         announcer.abort();
         drop(self.listener);
@@ -215,6 +252,9 @@ impl Gateway {
                 is_empty(LEAVE_DEADLINE).await;
             }
         }
+        watcher.abort();
+        watchers.close();
+        watchers.wait().await;
         tracing::info!(cut_off = self.gate.connections(), "stopped");
     }
 
@@ -234,7 +274,7 @@ impl Gateway {
                     continue;
                 }
             };
-            let permit = match self.gate.admit(peer.ip()) {
+            let permit = match self.gate.admit(peer.ip(), Timestamp::now()) {
                 Ok(permit) => permit,
                 Err(full) => {
                     complaints.say(&format!("{peer} is sent away: {full}"));

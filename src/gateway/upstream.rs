@@ -12,6 +12,7 @@ use std::time::Duration;
 use russh::{ChannelMsg, ChannelReadHalf, Error};
 use tokio_util::bytes::BytesMut;
 
+use super::cert::Rights;
 use super::conn::{Conn, TRICKLE, WINDOW};
 use super::pump::{Ask, Asked, End, Inner, is_stuck};
 
@@ -104,7 +105,7 @@ pub(super) async fn run(conn: &Conn, from: &mut ChannelReadHalf, to: &Inner, ask
                 asked.end_input();
                 to.eof().await
             }
-            other => match request(other, to, asked).await {
+            other => match request(other, to, asked, conn.rights()).await {
                 Ok(sent) => sent,
                 Err(end) => return end,
             },
@@ -145,9 +146,11 @@ async fn take_in(from: &mut ChannelReadHalf, backlog: &mut Backlog, to: &Inner) 
 }
 
 /// Passes one request on. The answers to all but the program's start were given already; see `handler`.
-async fn request(message: ChannelMsg, to: &Inner, asked: &Asked) -> Result<Result<(), Error>, End> {
+async fn request(message: ChannelMsg, to: &Inner, asked: &Asked, rights: Rights) -> Result<Result<(), Error>, End> {
     Ok(match message {
         ChannelMsg::ExtendedData { data, ext } => to.extended_data_bytes(ext, data).await,
+        ChannelMsg::RequestPty { .. } if !rights.has_pty => Ok(()),
+        ChannelMsg::AgentForward { .. } if !rights.has_agent => Ok(()),
         ChannelMsg::RequestPty { term, col_width, row_height, pix_width, pix_height, terminal_modes, .. } => {
             asked.ask(Ask::Pty)?;
             to.request_pty(true, &term, col_width, row_height, pix_width, pix_height, &terminal_modes).await

@@ -21,6 +21,11 @@ use crate::store::{StoreError, commit, users};
 
 /// Keys of one person.
 const MAX_KEYS: usize = 64;
+/// Characters of a certificate's name in the record.
+const KEY_ID_SHOWN: usize = 200;
+/// A certificate that names it is good for other hosts' administration; here it leads to nobody, or whoever signs for
+/// those would make administrators of gvm.
+const NOBODYS_PRINCIPAL: &str = "root";
 /// Where the gateway's announcement is kept.
 const GATEWAY_META: &str = "gateway";
 
@@ -48,19 +53,56 @@ pub struct GatewayTarget {
     pub login_key: Option<crate::model::secret::Secret<String>>,
 }
 
+/// A key that was shown or proven to the gateway, perhaps by a certificate over it.
+#[derive(Clone, Debug)]
+pub struct Proof {
+    /// The key.
+    pub key: PublicKey,
+    /// The certificate. Where there is one it alone decides, whoever has registered the key.
+    pub certificate: Option<Certificate>,
+}
+
+impl From<PublicKey> for Proof {
+    fn from(key: PublicKey) -> Self {
+        Self { key, certificate: None }
+    }
+}
+
+/// What the gateway found good about a certificate.
+#[derive(Clone, Debug)]
+pub struct Certificate {
+    /// Whom it names, in its order.
+    pub principals: Vec<String>,
+    /// Its name, in its authority's words.
+    pub key_id: String,
+    /// Its number.
+    pub serial: u64,
+    /// Fingerprint of its authority's key.
+    pub ca: String,
+}
+
+impl Certificate {
+    /// For the record: what leads to the certificate in its authority's books.
+    fn recorded(&self) -> String {
+        let key_id: String = self.key_id.chars().take(KEY_ID_SHOWN).collect();
+        let ca: String = self.ca.chars().take(KEY_ID_SHOWN).collect();
+        format!("certificate \"{}\" serial {} of CA {}", key_id.escape_debug(), self.serial, ca.escape_debug())
+    }
+}
+
 /// A question of the gateway.
 #[derive(Clone, Debug)]
 pub struct TargetQuestion {
-    /// Whose key was proven; see [`Manager::identify`].
+    /// Who proved it; see [`Manager::identify`].
     pub user: User,
+    /// What was proven.
+    pub proof: Proof,
     /// `VM` or `VM.OWNER`.
     pub vm: String,
     /// Login inside, where one was named.
     pub guest_user: Option<GuestUser>,
     /// Terminate mode: the login key is needed.
     pub needs_login_key: bool,
-    /// The key's fingerprint.
-    pub fingerprint: String,
     /// Client's address.
     pub peer: String,
 }
@@ -211,12 +253,17 @@ impl Manager {
         Ok(self.store.set_meta(GATEWAY_META, facts).await?)
     }
 
-    /// Whose key is this?
+    /// Who has proven this?
     ///
     /// # Errors
-    /// "Not there" where it is nobody's.
-    pub async fn identify(&self, _permit: &Permit, key: &PublicKey) -> Result<User> {
-        let found = self.store.user_by_key(&key.identity()).await?;
+    /// "Not there" where it is nobody, or somebody who is suspended.
+    pub async fn identify(&self, _permit: &Permit, proof: &Proof) -> Result<User> {
+        let found = match &proof.certificate {
+            // The gateway's word is all there is on a certificate, so it counts only where there is an authority.
+            Some(_) if self.config.gateway.user_ca.is_empty() => None,
+            Some(certificate) => self.first_named(&certificate.principals).await?,
+            None => self.store.user_by_key(&proof.key.identity()).await?,
+        };
         let row = match found {
             Some(user) => self.store.user_row(user.id).await?,
             None => None,
@@ -225,13 +272,25 @@ impl Manager {
         user.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
     }
 
+    /// The first of these principals who is a user.
+    async fn first_named(&self, principals: &[String]) -> Result<Option<User>> {
+        for name in principals.iter().filter(|name| *name != NOBODYS_PRINCIPAL) {
+            if let Ok(name) = name.parse()
+                && let Some(user) = self.store.user_by_name(&name).await?
+            {
+                return Ok(Some(user));
+            }
+        }
+        Ok(None)
+    }
+
     /// May this person reach that machine, and where is it?
     ///
     /// # Errors
     /// "Not there" where they may not; a machine that is not up is explained.
     pub async fn target(&self, permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
         let origin = Origin {
-            via: Via::SshKey(question.fingerprint.clone()),
+            via: Via::SshKey(sshkey::fingerprint(&question.proof.key)),
             address: address_of(&question.peer),
             request: permit.principal().origin.request,
         };
@@ -252,7 +311,8 @@ impl Manager {
         self.explain_unless_up(&vm, if is_own { vm.name.as_str() } else { &label }, &details.state)?;
         let secrets = self.store.secrets(vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
         let row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
-        self.store.record(&row.ended(Outcome::Success, format!("from {}", question.peer))).await?;
+        let by = question.proof.certificate.as_ref().map(|by| format!(", {}", by.recorded())).unwrap_or_default();
+        self.store.record(&row.ended(Outcome::Success, format!("from {}{by}", question.peer))).await?;
         Ok(GatewayTarget {
             guest_user: question.guest_user.clone().unwrap_or_else(|| vm.spec.guest_user.clone()),
             label,
@@ -300,4 +360,19 @@ fn holder(permit: &Permit) -> Result<UserId> {
 /// The address of a client, which comes with its port or without.
 pub fn address_of(peer: &str) -> Option<IpAddr> {
     peer.parse().ok().or_else(|| peer.parse().ok().map(|socket: SocketAddr| socket.ip()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_is_recorded_on_one_line() {
+        let key_id = format!("laptop\n\"of\" eve{}", "x".repeat(500));
+        let by = Certificate { principals: Vec::new(), key_id, serial: 7, ca: "SHA256:abc".to_owned() };
+        let text = by.recorded();
+        assert!(text.starts_with("certificate \"laptop\\n\\\"of\\\" evexx"), "{text}");
+        assert!(text.ends_with("x\" serial 7 of CA SHA256:abc"), "{text}");
+        assert!(text.chars().count() < KEY_ID_SHOWN + 60);
+    }
 }

@@ -20,6 +20,7 @@ use axum::http::{HeaderName, HeaderValue, Request, Response, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use jiff::Timestamp;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -33,6 +34,7 @@ use super::Peer;
 use super::tls::{Certificates, REFRESH_EVERY, TlsError};
 use crate::config::HttpsConfig;
 use crate::gate::{Complaints, Gate, Limits, Permit};
+use crate::model::backoff::Rules;
 
 /// How long accepting waits after it failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -113,7 +115,7 @@ impl Https {
             address,
             tls: certificates.server_config()?,
             certificates,
-            gate: Gate::new(limits),
+            gate: Gate::new(limits, Rules::default()),
             handshake: Duration::from_secs(config.handshake_seconds),
             idle: Duration::from_secs(config.idle_seconds),
         })
@@ -169,7 +171,7 @@ impl Https {
                     continue;
                 }
             };
-            match self.gate.admit(peer.ip()) {
+            match self.gate.admit(peer.ip(), Timestamp::now()) {
                 Ok(permit) => {
                     let shared = Arc::clone(shared);
                     tasks.spawn(async move {

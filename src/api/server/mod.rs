@@ -308,6 +308,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(audit::export))
         .routes(routes!(audit::head))
         .routes(routes!(audit::verify))
+        .routes(routes!(gateway::revocations))
         .routes(routes!(system::doctor))
         .routes(routes!(system::version))
         .routes(routes!(admin::backup))

@@ -26,7 +26,7 @@ use crate::model::id::{UserId, VmId};
 /// Lines of the serial log where none are asked for, and at most.
 const LOG_LINES: (usize, usize) = (200, 100_000);
 /// Keeps proxies and clients from closing a silent stream.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
+pub(super) const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Close codes of the console (RFC 6455, section 7.4.1): the end of the line, and "come again" for a viewer that was
 /// too slow or whose manager goes down; above 4000, the status that a request would be refused with.
 const CONSOLE_ENDED: u16 = 1000;

@@ -32,11 +32,28 @@ pub struct GatewayView {
 }
 
 /// The gateway asks: whose key is this?
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Identify {
     /// Kind and body, without comment.
     pub public_key: String,
+    /// The certificate over this key, where one was shown; then it decides, and not who registered the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateFacts>,
+}
+
+/// What an OpenSSH certificate says that the gateway has found good.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateFacts {
+    /// Whom it names, in its order: the first who is a user here is meant.
+    pub principals: Vec<String>,
+    /// The name that its authority gave it.
+    pub key_id: String,
+    /// The number that its authority gave it.
+    pub serial: u64,
+    /// Fingerprint of its authority's key, `SHA256:...`.
+    pub ca: String,
 }
 
 /// Answer to [`Identify`].
@@ -44,6 +61,33 @@ pub struct Identify {
 pub struct Identified {
     /// Login.
     pub user: String,
+    /// Id; a name may change.
+    #[serde(default)]
+    pub user_id: String,
+}
+
+/// What ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedAccess {
+    /// All of theirs.
+    All,
+    /// What was opened with one key.
+    Key,
+    /// Perhaps some of what leads to machines of others: another role, another team.
+    Others,
+}
+
+/// Access that ended: whoever holds a connection open with it closes it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RevocationView {
+    /// Whose.
+    pub user_id: String,
+    /// What.
+    pub what: EndedAccess,
+    /// The key's fingerprint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
 }
 
 /// How the gateway is going to use a machine.
@@ -62,6 +106,9 @@ pub enum GatewayMode {
 pub struct ResolveTarget {
     /// Kind and body of the key that was proven.
     pub public_key: String,
+    /// The certificate over this key, where it was one that was proven.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<CertificateFacts>,
     /// `VM` or `VM.OWNER`.
     pub vm: String,
     /// Login inside, where the member named one.

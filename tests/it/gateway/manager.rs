@@ -27,7 +27,7 @@ fn refuse(body: ErrorBody) -> Response {
 async fn identify(State(seen): State<Seen>, Json(ask): Json<Identify>) -> Response {
     seen.lock().unwrap().push(format!("identify {}", ask.public_key));
     match ask.public_key.as_str() {
-        "ssh-ed25519 known" => Json(Identified { user: "alice".to_owned() }).into_response(),
+        "ssh-ed25519 known" => Json(Identified { user: "alice".to_owned(), user_id: "1".to_owned() }).into_response(),
         _ => refuse(body(ErrorCode::NotFound, "no such key", None)),
     }
 }
@@ -53,6 +53,10 @@ async fn announce(State(seen): State<Seen>, Json(gateway): Json<AnnounceGateway>
     Json(()).into_response()
 }
 
+fn asks(key: &str) -> Identify {
+    Identify { public_key: key.to_owned(), certificate: None }
+}
+
 fn manager(socket: &Path, seen: &Seen) -> JoinHandle<()> {
     let routes = Router::new()
         .route("/v1/version", get(async || Json(())))
@@ -74,10 +78,11 @@ async fn the_manager_is_asked_over_its_socket_and_found_again() {
 
     let first = manager(&socket, &seen);
     directory.ready().await.unwrap();
-    assert_eq!(directory.identify("ssh-ed25519 known").await.unwrap().unwrap().user, "alice");
-    assert!(directory.identify("ssh-ed25519 other").await.unwrap().is_none());
+    assert_eq!(directory.identify(&asks("ssh-ed25519 known")).await.unwrap().unwrap().user, "alice");
+    assert!(directory.identify(&asks("ssh-ed25519 other")).await.unwrap().is_none());
     let mut ask = ResolveTarget {
         public_key: "ssh-ed25519 known".to_owned(),
+        certificate: None,
         vm: "dev".to_owned(),
         guest_user: None,
         mode: GatewayMode::Jump,
@@ -96,7 +101,7 @@ async fn the_manager_is_asked_over_its_socket_and_found_again() {
     let _second = manager(&socket, &seen);
     // A connection that was kept open may fail once; the next question must be answered.
     let _ = directory.ready().await;
-    assert_eq!(directory.identify("ssh-ed25519 known").await.unwrap().unwrap().user, "alice");
+    assert_eq!(directory.identify(&asks("ssh-ed25519 known")).await.unwrap().unwrap().user, "alice");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

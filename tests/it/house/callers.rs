@@ -132,6 +132,7 @@ fn routes() -> Vec<Route> {
         route("POST", "/v1/gateway/identify", key, Own(A::GatewayAsk), 404),
         route("POST", "/v1/gateway/target", target, Own(A::GatewayAsk), 404),
         route("POST", "/v1/gateway/announce", json!({"host_keys": [], "port": 2222}), Own(A::GatewayAsk), 200),
+        route("GET", "/v1/gateway/revocations", none(), Own(A::GatewayAsk), 200),
         route("GET", "/v1/operations", none(), Own(A::AuditSee), 200),
         route("GET", "/v1/operations/{id}", none(), Own(A::AuditSee), 404),
         route("GET", "/v1/audit", none(), Own(A::AuditSee), 200),

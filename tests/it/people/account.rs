@@ -87,19 +87,19 @@ async fn somebody_is_renamed_while_they_are_logged_in() {
     house.ok(ROOT, "POST", "/v1/users/eve/keys", json!({"public_key": KEY})).await;
     let key: PublicKey = KEY.parse().unwrap();
     let gateway = policy::allow(&Principal::gateway(), Action::GatewayAsk).unwrap();
-    let proven = house.life.manager.identify(&gateway, &key).await.unwrap();
+    let proven = house.life.manager.identify(&gateway, &key.clone().into()).await.unwrap();
     assert_eq!(proven.name.as_str(), "eve");
 
     house.ok(ROOT, "PATCH", "/v1/users/eve", json!({"name": "eva"})).await;
     assert_eq!(house.last_record().await, "root user.change eve success: name eva");
     // In the middle of SSH authentication: the key leads to the same person, under the new name.
-    assert_eq!(house.life.manager.identify(&gateway, &key).await.unwrap().id, proven.id);
+    assert_eq!(house.life.manager.identify(&gateway, &key.clone().into()).await.unwrap().id, proven.id);
     let question = TargetQuestion {
+        proof: key.clone().into(),
         user: proven,
         vm: "dev".to_owned(),
         guest_user: None,
         needs_login_key: false,
-        fingerprint: String::new(),
         peer: "192.0.2.1".to_owned(),
     };
     let target = house.life.manager.target(&gateway, &question).await;

@@ -83,9 +83,9 @@ async fn everything_ends_at_once_and_comes_back() {
     assert_eq!((denied.code(), denied.to_string()), (ErrorCode::Denied, refused.to_owned()));
     let gateway = policy::allow(&Principal::gateway(), Action::GatewayAsk).unwrap();
     let key: PublicKey = KEY.parse().unwrap();
-    let unknown = house.life.manager.identify(&gateway, &key).await.unwrap_err();
+    let unknown = house.life.manager.identify(&gateway, &key.clone().into()).await.unwrap_err();
     let nobodys: PublicKey = KEY.replace("Uh", "Uk").parse().unwrap();
-    let nobody = house.life.manager.identify(&gateway, &nobodys).await.unwrap_err();
+    let nobody = house.life.manager.identify(&gateway, &nobodys.clone().into()).await.unwrap_err();
     assert_eq!(unknown.to_string(), nobody.to_string(), "who has proven nothing is told nothing");
     let error = house.life.manager.principal(house.user("daemon").await).await.unwrap_err();
     assert_eq!(error.to_string(), refused);
@@ -100,7 +100,7 @@ async fn everything_ends_at_once_and_comes_back() {
     assert_eq!((status, body["message"].as_str()), (409, Some("daemon is not suspended")));
     assert_eq!(house.ok(MEMBER, "GET", "/v1/vms/dev", Value::Null).await["state"], "running");
     assert_eq!(house.ok(MEMBER, "GET", "/v1/keys", Value::Null).await["keys"].as_array().unwrap().len(), 1);
-    assert_eq!(house.life.manager.identify(&gateway, &key).await.unwrap().name.as_str(), "daemon");
+    assert_eq!(house.life.manager.identify(&gateway, &key.clone().into()).await.unwrap().name.as_str(), "daemon");
     assert!(member.console("dev", ConsoleMode::Write).await.is_ok(), "the right to type was given back");
 }
 

@@ -11,14 +11,20 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
 use gvm::api::error::{ErrorBody, ErrorCode};
-use gvm::api::types::{AnnounceGateway, Identified, ResolveTarget, Target};
+use gvm::api::types::{AnnounceGateway, EndedAccess, Identified, Identify, ResolveTarget, RevocationView, Target};
 use gvm::gate::Limits;
 use gvm::gateway::dial::TcpDialer;
-use gvm::gateway::directory::{Directory, Refusal};
+use gvm::gateway::directory::{Directory, Ending, Refusal};
+use gvm::gateway::trust::TrustFiles;
 use gvm::gateway::{Gateway, Settings};
+use gvm::model::backoff::Rules;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
+use tokio::sync::broadcast;
+use tokio_stream::wrappers::BroadcastStream;
 use tokio_util::sync::CancellationToken;
 
 /// No client of a test runs longer.
@@ -27,8 +33,12 @@ const CLIENT_DEADLINE: Duration = Duration::from_secs(120);
 const GUEST_DEADLINE: Duration = Duration::from_secs(10);
 
 /// The manager's answers, as the test wants them.
-#[derive(Default)]
 pub struct Book {
+    /// Whom a certificate may name.
+    pub members: Mutex<Vec<String>>,
+    /// What is told of access that ends; `None` cuts those off who listen.
+    pub endings: Mutex<broadcast::Sender<Ending>>,
+    pub identified: Mutex<Vec<Identify>>,
     pub keys: Mutex<HashMap<String, String>>,
     pub machines: Mutex<HashMap<String, Result<Target, ErrorBody>>>,
     pub asked: Mutex<Vec<ResolveTarget>>,
@@ -36,7 +46,33 @@ pub struct Book {
     pub is_down: AtomicBool,
 }
 
+impl Default for Book {
+    fn default() -> Self {
+        Self {
+            members: Mutex::default(),
+            endings: Mutex::new(broadcast::Sender::new(16)),
+            identified: Mutex::default(),
+            keys: Mutex::default(),
+            machines: Mutex::default(),
+            asked: Mutex::default(),
+            announced: Mutex::default(),
+            is_down: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Book {
+    /// Tells the gateway that access ended.
+    pub fn end(&self, user: &str, what: EndedAccess, key: Option<&str>) {
+        let revoked = RevocationView { user_id: user_id(user), what, key: key.map(str::to_owned) };
+        self.endings.lock().unwrap().send(Ending::Of(revoked)).unwrap();
+    }
+
+    /// As if the manager were restarted: whoever listens is cut off.
+    pub fn restart(&self) {
+        *self.endings.lock().unwrap() = broadcast::Sender::new(16);
+    }
+
     fn check(&self) -> Result<(), Refusal> {
         if self.is_down.load(Ordering::SeqCst) {
             return Err(Refusal::new(ErrorCode::Unavailable, "the gvm manager does not answer at the moment"));
@@ -61,10 +97,23 @@ impl Directory for Book {
         self.check()
     }
 
-    async fn identify(&self, public_key: &str) -> Result<Option<Identified>, Refusal> {
+    async fn identify(&self, ask: &Identify) -> Result<Option<Identified>, Refusal> {
         self.check()?;
-        let user = self.keys.lock().unwrap().get(public_key).cloned();
-        Ok(user.map(|user| Identified { user }))
+        self.identified.lock().unwrap().push(ask.clone());
+        let user = match &ask.certificate {
+            Some(facts) => {
+                let members = self.members.lock().unwrap();
+                facts.principals.iter().find(|name| members.contains(name)).cloned()
+            }
+            None => self.keys.lock().unwrap().get(&ask.public_key).cloned(),
+        };
+        Ok(user.map(|user| Identified { user_id: user_id(&user), user }))
+    }
+
+    async fn endings(&self) -> Result<BoxStream<'static, Ending>, Refusal> {
+        self.check()?;
+        let told = BroadcastStream::new(self.endings.lock().unwrap().subscribe());
+        Ok(told.map(|item| item.unwrap_or(Ending::Missed)).boxed())
     }
 
     async fn resolve(&self, ask: &ResolveTarget) -> Result<Target, Refusal> {
@@ -81,6 +130,11 @@ impl Directory for Book {
         *self.announced.lock().unwrap() = Some(gateway.clone());
         Ok(())
     }
+}
+
+/// The id that the book gives a user.
+pub fn user_id(user: &str) -> String {
+    format!("id-of-{user}")
 }
 
 pub fn body(code: ErrorCode, message: &str, hint: Option<&str>) -> ErrorBody {
@@ -184,6 +238,10 @@ impl Done {
 pub struct Wanted {
     pub sshd: String,
     pub limits: Limits,
+    pub backoff: Rules,
+    pub recheck: Duration,
+    /// Certificates of the authority `ca` are taken, but for those in the file `revoked`.
+    pub takes_certificates: bool,
     pub login_grace: Duration,
     pub idle: Option<Duration>,
     pub drain: Duration,
@@ -196,6 +254,9 @@ impl Default for Wanted {
         Self {
             sshd: String::new(),
             limits: Limits { connections: 200, unauthenticated: 100, per_address: 200, channels: 64 },
+            backoff: Rules { free: 1000, ..Rules::default() },
+            recheck: Duration::from_secs(60),
+            takes_certificates: false,
             login_grace: Duration::from_secs(30),
             idle: None,
             drain: Duration::from_millis(200),
@@ -238,10 +299,21 @@ impl World {
 
         let book = Arc::new(Book::default());
         book.register(&member, "alice");
+        book.members.lock().unwrap().extend(["alice".to_owned(), "bob".to_owned()]);
+        let trust = if wanted.takes_certificates {
+            let ca = keygen(&path.join("ca"), &["-t", "ed25519"]);
+            fs::write(path.join("revoked"), "").unwrap();
+            TrustFiles { user_ca: vec![ca], revoked_keys: Some(path.join("revoked")) }
+        } else {
+            TrustFiles::default()
+        };
         let settings = Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             host_key: path.join("gateway/host_ed25519"),
+            trust,
             limits: wanted.limits,
+            backoff: wanted.backoff,
+            recheck: wanted.recheck,
             login_grace: wanted.login_grace,
             idle: wanted.idle,
             drain: wanted.drain,

@@ -68,7 +68,7 @@ async fn reach(conn: &Arc<Conn>, machine: &MachineName) -> Result<Box<dyn super:
     conn.note_machine(&target.label);
     let stream = guest::dial(conn, &target).await?;
     let user = conn.member().map(|member| member.user.as_str()).unwrap_or_default();
-    tracing::info!(user, vm = %target.label, vm_id = %target.vm_id, mode = "jump", "connected to the machine");
+    tracing::info!(%user, vm = %target.label, vm_id = %target.vm_id, mode = "jump", "connected to the machine");
     Ok(stream)
 }
 

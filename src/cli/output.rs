@@ -244,8 +244,8 @@ impl Output {
             && body.code == crate::api::error::ErrorCode::Internal
         {
             self.stderr_line(&format!(
-                "{NOTE}note:{NOTE:#} the manager's log has more under the request id {}",
-                plain(id)
+                "{NOTE}note:{NOTE:#} the manager's log has more under the request id {id}, and so may the record: gvm audit show {id}",
+                id = plain(id)
             ));
         }
     }

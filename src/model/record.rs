@@ -19,7 +19,6 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::event::{AuditEvent, Outcome};
-use super::id::OpId;
 
 /// Begins what is hashed, so that no other use of SHA-256 gives the same value.
 const CONTEXT: &[u8] = b"gvm record entry 1\n";
@@ -250,11 +249,6 @@ impl Entry {
                 Some(&self.detail),
             ],
         }
-    }
-
-    /// The operation that it tells of, where that can be read.
-    pub fn operation_id(&self) -> Option<OpId> {
-        self.operation.parse().ok()
     }
 }
 

@@ -54,11 +54,12 @@ package() {
   as_user mkdir -p "$stuff"/{man,completions}
   as_user strip -o "$stuff/gvm" "$target/$folder/gvm"
   as_user "$stuff/gvm" -q man --output "$stuff/man" >&2
+  as_user gzip -9n "$stuff"/man/*
   as_user "$stuff/gvm" completions bash >"$stuff/completions/gvm"
   as_user "$stuff/gvm" completions zsh >"$stuff/completions/_gvm"
   as_user "$stuff/gvm" completions fish >"$stuff/completions/gvm.fish"
   local -a variant=()
-  [ "$name" = gvm ] || variant=(--variant "${name#gvm-}")
+  [ "$name" = gvm-client ] || variant=(--variant host)
   stage "packing $name"
   # It takes the programs from a target folder of their own: it knows no dev build, and the two are different programs.
   (cd "$root" && as_user env CARGO_TARGET_DIR="$target/package/$name" "$cargo_deb" deb --quiet --no-build --no-strip \

@@ -13,6 +13,7 @@ mod peers;
 mod policy;
 mod source;
 mod store_faults;
+mod units;
 
 use std::path::{Path, PathBuf};
 

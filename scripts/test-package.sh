@@ -99,6 +99,8 @@ check "gvm-client is gone" is '' installed gvm-client
 check "it says what comes next" grep -q 'systemctl enable --now gvm gvm-gateway' "$dir/dpkg.log"
 check "neither runs before it is started" is $'inactive\ninactive' states is-active
 check "nor at boot" is $'disabled\ndisabled' states is-enabled
+check "installed again" dpkg_inside -i /var/tmp/gvm.deb
+check "neither runs still" is $'inactive\ninactive' states is-active
 check "no unit holds a mistake" no_word_of
 check "the folders are there" is $'755 root:root\n711 root:root\n700 gvm-gateway:gvm-gateway\n755 root:gvm' \
   modes /etc/gvm /var/lib/gvm /var/lib/gvm-gateway /run/gvm

@@ -233,7 +233,8 @@ check() {
 # What the check must not change on the machine itself.
 machine_state() {
   ip -o link | cut -d: -f2 | sort
-  ls -d /etc/gvm /var/lib/gvm /var/lib/gvm-gateway /run/gvm /usr/local/bin/gvm /var/log/gvm /etc/systemd/system/gvm* /etc/modules-load.d/gvm* 2>/dev/null
+  ls -d /etc/gvm /var/lib/gvm /var/lib/gvm-gateway /run/gvm /usr/local/bin/gvm /var/log/gvm /etc/systemd/system/gvm* \
+    /etc/{sysusers.d,tmpfiles.d,modules-load.d,logrotate.d,polkit-1/rules.d}/*gvm* 2>/dev/null
   getent group gvm
   getent passwd gvm-gateway quick
   nft list tables 2>/dev/null | grep -iE 'gvm|libvirt'

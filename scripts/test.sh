@@ -32,6 +32,7 @@ private-host  300  scripts/test-private-host.sh
 tiny          600  the image tiny: built and booted
 debian        1800 the image debian: built, and lived in by a member; tried on its own with --all
 quickstart    900  scripts/quickstart.sh --check
+package       1800 scripts/test-package.sh: the Debian packages, from dev builds
 systemd       900  scripts/test-systemd.sh
 libvirt       2700 tests over real libvirtd, QEMU and guests, in private hosts
 ansible       1200 scripts/test-ansible.sh
@@ -160,6 +161,8 @@ suite_debian() {
 }
 
 suite_quickstart() { "$root/scripts/quickstart.sh" --check; }
+
+suite_package() { "$root/scripts/test-package.sh"; }
 
 suite_systemd() {
   # It finds the program that the others use.

@@ -36,32 +36,31 @@ put() {
   note "wrote $2"
 }
 
-# render NAME   a template of the role; it may use these two variables only
-render() {
-  local text
-  text=$(sed -e 's,{{ ansible_managed }},Made by scripts/quickstart.sh from the role gvm_host.,' \
-    -e "s,{{ gvm_host_binary_path }},$binary," "$role/templates/$1.j2")
-  [[ $text != *'{{'* && $text != *'{%'* ]] || die "scripts/lib/install.sh cannot fill in the role's template $1"
-  printf '%s\n' "$text"
-}
+# put_part NAME PLACE   one of the role's files
+put_part() { put 0644 "$2" <"$role/files/$1"; }
 
 # install_gvm BUILT MEMBER...   sets is_changed when what runs is no longer what is installed
 install_gvm() {
   local built=$1 unit
   is_changed=
   shift
-  "$role/files/accounts.sh" "$@" | while read -r line; do note "$line"; done
-  mkdir -p "${binary%/*}" /etc/tmpfiles.d /etc/modules-load.d /etc/systemd/system
+  [ ! -e /usr/bin/gvm ] || [ "$binary" = /usr/bin/gvm ] ||
+    die "this machine has gvm from its Debian package, in /usr/bin" "apt-get remove gvm, or use what is installed"
+  mkdir -p "${binary%/*}" /etc/{sysusers.d,tmpfiles.d,modules-load.d,logrotate.d,polkit-1/rules.d,systemd/system}
   if put 0755 "$binary" <"$built"; then is_changed=yes; fi
+  put_part sysusers.d/gvm.conf /etc/sysusers.d/gvm.conf || true
+  put_part tmpfiles.d/gvm.conf /etc/tmpfiles.d/gvm.conf || true
+  "$role/files/accounts.sh" "$@" | while read -r line; do note "$line"; done
   # From its first writing on it is the administrator's.
-  [ -e /etc/gvm/gvm.toml ] || render gvm.toml | put 0644 /etc/gvm/gvm.toml
-  render gvm.tmpfiles | put 0644 /etc/tmpfiles.d/gvm.conf || true
+  [ -e /etc/gvm/gvm.toml ] || put_part gvm.toml /etc/gvm/gvm.toml
   # Where it cannot be loaded, `gvm doctor` says why; a host without GPUs does well without.
-  if render gvm-vfio.conf | put 0644 /etc/modules-load.d/gvm-vfio.conf && has_systemd; then
+  if put_part modules-load.d/gvm-vfio.conf /etc/modules-load.d/gvm-vfio.conf && has_systemd; then
     systemctl restart systemd-modules-load.service || true
   fi
+  put_part logrotate.d/gvm /etc/logrotate.d/gvm || true
+  put_part polkit-1/50-gvm.rules /etc/polkit-1/rules.d/50-gvm.rules || true
   for unit in "${UNITS[@]}"; do
-    if render "$unit" | put 0644 "/etc/systemd/system/$unit"; then is_changed=yes; fi
+    if put_part "systemd/$unit" "/etc/systemd/system/$unit"; then is_changed=yes; fi
   done
   "$binary" check-config >/dev/null || die "the configuration cannot be used" "$binary check-config"
 }
@@ -136,7 +135,6 @@ gateway_answers() {
 # start_gvm   anew where is_changed says so
 start_gvm() {
   if has_systemd; then
-    systemd-tmpfiles --create gvm.conf
     systemctl daemon-reload
     systemctl enable "${UNITS[@]}"
     # shellcheck disable=SC2046 # one word or none
@@ -176,6 +174,7 @@ uninstall_gvm() {
   local unit
   if has_systemd; then systemctl disable "${UNITS[@]}"; fi
   for unit in "${UNITS[@]}"; do rm -f "/etc/systemd/system/$unit"; done
-  rm -f /etc/tmpfiles.d/gvm.conf /etc/modules-load.d/gvm-vfio.conf "$binary"
+  rm -f /etc/{sysusers.d,tmpfiles.d}/gvm.conf /etc/modules-load.d/gvm-vfio.conf /etc/logrotate.d/gvm \
+    /etc/polkit-1/rules.d/50-gvm.rules "$binary"
   if has_systemd; then systemctl daemon-reload; fi
 }

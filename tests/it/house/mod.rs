@@ -15,6 +15,7 @@ mod policy;
 mod record;
 mod source;
 mod store_faults;
+mod units;
 
 use std::path::{Path, PathBuf};
 

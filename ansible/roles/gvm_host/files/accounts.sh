@@ -1,15 +1,17 @@
 #!/usr/bin/env bash
-# The groups, the user and the folders of gvm. The role gvm_host and scripts/quickstart.sh both run this.
+# The groups, the user and the folders of gvm, as sysusers.d/gvm.conf and tmpfiles.d/gvm.conf say, which are in their
+# places already. The role gvm_host and scripts/quickstart.sh both run this. It needs no running systemd.
 #   accounts.sh [MEMBER...]     members are put into the group that may reach the manager's socket
 # Prints a line "added ..." for each thing it changes, and nothing when all is as it should be.
 set -euo pipefail
 
-ensure_group() {
-  getent group "$1" >/dev/null || {
-    groupadd --system "$1"
-    echo "added group $1"
+for program in systemd-sysusers systemd-tmpfiles; do
+  command -v "$program" >/dev/null || {
+    echo "error: $program is not installed" >&2
+    echo "  try: apt-get install systemd (it need not be what runs the machine)" >&2
+    exit 1
   }
-}
+done
 
 ensure_member() {
   local user=$1 group=$2
@@ -20,29 +22,16 @@ ensure_member() {
   }
 }
 
-# ensure_folder PATH MODE OWNER GROUP
-ensure_folder() {
-  [ "$(stat -c '%F %a %U:%G' "$1" 2>/dev/null)" = "directory ${2#0} $3:$4" ] || {
-    install -d -m "$2" -o "$3" -g "$4" "$1"
-    echo "added folder $1"
-  }
-}
+# What there is of them: a line each, with mode and owner.
+folders() { awk '$1 == "d" { print $2 }' /etc/tmpfiles.d/gvm.conf | xargs stat -c '%n %F %a %U:%G' 2>/dev/null | sort; }
 
-ensure_group gvm # members: may reach the manager's socket
-ensure_group gvm-gateway
-
-# The gateway reads bytes of strangers; it owns nothing but its host keys.
-id gvm-gateway >/dev/null 2>&1 || {
-  useradd --system --no-log-init --no-create-home --home-dir /var/lib/gvm-gateway --gid gvm-gateway --groups gvm \
-    --shell /usr/sbin/nologin --comment 'gvm SSH gateway' gvm-gateway
-  echo "added user gvm-gateway"
-}
+# "Creating group 'gvm' with GID 996.", and nothing of what is there.
+systemd-sysusers gvm.conf 2>&1 | sed -E 's/^Creating /added /'
+# An account from before may lack its group.
 ensure_member gvm-gateway gvm
 for member; do
   ensure_member "$member" gvm
 done
-
-ensure_folder /etc/gvm 0755 root root
-# QEMU's user passes through to its disks, and nobody can list them.
-ensure_folder /var/lib/gvm 0711 root root
-ensure_folder /var/lib/gvm-gateway 0700 gvm-gateway gvm-gateway
+before=$(folders || true)
+systemd-tmpfiles --create gvm.conf
+comm -13 <(echo "$before") <(folders || true) | sed 's/^/added folder /'

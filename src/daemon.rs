@@ -1,5 +1,7 @@
 //! Composition root of `gvm serve`: configuration, parts, run until a signal, drain.
 
+pub mod restore;
+
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
@@ -14,7 +16,7 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::server;
+use crate::api::server::{self, https::Https, tls::Certificates};
 use crate::auth::peercred::Peers;
 use crate::config::{Config, GpuConfig};
 use crate::gpu::{GpuOptions, HostGpus};
@@ -44,9 +46,7 @@ pub async fn run(config: Config) -> Result<()> {
     // From here on a signal waits until it can be answered by a clean end.
     let mut signals = Signals::listen()?;
     let state_dir = config.manager.state_dir.clone();
-    std::fs::DirBuilder::new().recursive(true).mode(STATE_MODE).create(&state_dir).with_context(|| {
-        format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display())
-    })?;
+    make_state_dir(&state_dir)?;
     let _lock = take_lock(&state_dir)?;
     let layout = Layout::new(state_dir.clone());
     let store = Store::open(&state_dir.join("gvm.db")).await?;
@@ -66,10 +66,15 @@ pub async fn run(config: Config) -> Result<()> {
     let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, gpus, host, stop.clone());
 
     let listener = bind(&config)?;
-    let router = server::router(manager.clone(), Peers::new(&config));
+    let https = https(&config).await?;
+    let certificates = https.as_ref().map(|https| Arc::clone(https.certificates()));
+    let router = server::router_with(manager.clone(), Peers::new(&config), certificates);
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
+    manager.spawn_head_signing()?;
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
+    manager.spawn_token_notes();
+    let serving_https = https.map(|https| tokio::spawn(https.serve(router.clone(), stop.clone())));
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
     tracing::info!(socket = %config.manager.socket.display(), "ready");
     // Fails where there is no systemd, which is no fault.
@@ -82,6 +87,9 @@ pub async fn run(config: Config) -> Result<()> {
     let drained = tokio::time::timeout(DRAIN, async {
         let _ = reconciler.await;
         let _ = serving.await;
+        if let Some(serving) = serving_https {
+            let _ = serving.await;
+        }
         manager.drain().await;
     });
     if drained.await.is_err() {
@@ -90,10 +98,24 @@ pub async fn run(config: Config) -> Result<()> {
             DRAIN.as_secs()
         );
     }
+    manager.sign_or_say().await;
     store.close().await;
     let _ = std::fs::remove_file(&config.manager.socket);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The listener for other machines, where the configuration wants one.
+async fn https(config: &Config) -> Result<Option<Https>> {
+    let Some(address) = config.https.listen else { return Ok(None) };
+    let certificates = Certificates::open(&config.https, &config.manager.state_dir, &config.gateway.host)?;
+    let certificates = Arc::new(certificates);
+    let https = Https::bind(&config.https, address, certificates.clone()).await?;
+    tracing::info!(
+        address = %https.address(), fingerprint = %certificates.fingerprint(), is_public = certificates.is_public(),
+        "HTTPS"
+    );
+    Ok(Some(https))
 }
 
 fn gpu_options(config: &Config) -> GpuOptions {
@@ -102,6 +124,12 @@ fn gpu_options(config: &Config) -> GpuOptions {
     let bind_patience = bind_seconds.map_or(usual.bind_patience, Duration::from_secs);
     let root = root.unwrap_or_else(|| usual.root.clone());
     GpuOptions { managed, boot_displays, nvml, root, bind_patience, ..usual }
+}
+
+fn make_state_dir(state_dir: &Path) -> Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(STATE_MODE).create(state_dir).with_context(|| {
+        format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display())
+    })
 }
 
 /// One manager per state directory.

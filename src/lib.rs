@@ -5,11 +5,14 @@
 pub mod api;
 #[cfg(feature = "libvirt")]
 pub mod auth;
+#[cfg(feature = "libvirt")]
+pub mod backup;
 pub mod child;
 pub mod cli;
 pub mod config;
 #[cfg(feature = "libvirt")]
 pub mod daemon;
+pub mod gate;
 pub mod gateway;
 pub mod gpu;
 pub mod helper;

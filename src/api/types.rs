@@ -6,14 +6,17 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 mod access;
+mod audit;
 mod caps;
 mod gpu;
 mod image;
 mod people;
+mod token;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
 };
+pub use self::audit::{EntryList, EntryView, HeadView, RecordVerdict, VerifyRecord};
 pub use self::caps::{CapsPatch, CapsView};
 pub use self::gpu::{
     CardLayoutView, CardPlanView, ChangeGpuMode, ChosenGpu, DryRun, ExportedLayout, FitView, GpuFunctionView, GpuList,
@@ -24,6 +27,7 @@ pub use self::people::{
     AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
     SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
 };
+pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -349,4 +353,7 @@ pub struct VersionView {
     pub version: String,
     /// Versions of what it stands on.
     pub parts: BTreeMap<String, String>,
+    /// The fingerprint of the HTTPS listener's certificate, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub https_fingerprint: Option<String>,
 }

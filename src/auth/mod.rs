@@ -4,9 +4,13 @@
 //!   socket peer (uid) --peercred--> Account --manager--> Principal --policy--> Permit --> use case in manager/
 //! ```
 //!
+//! And the key that signs how far the record of it all went: [`headkey`].
+//!
 //! A [`policy::Permit`] has private fields and is made in `policy.rs` alone, so that no use case can be
 //! called without the question having been asked.
 
+pub mod headkey;
 pub mod peercred;
 pub mod policy;
+pub mod random;
 pub mod sshkey;

@@ -2,9 +2,18 @@
 //!
 //! Which registered person an account is, the manager knows ([`crate::manager`]); nothing is stored here.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
 use crate::config::{Config, PeopleConfig};
 use crate::model::name::{NameError, UserName};
 use crate::model::principal::Role;
+
+/// How old the host's word on a member may be.
+const LATELY: Duration = Duration::from_secs(5);
+/// Members of whom it is kept.
+const LATELY_KEPT: usize = 4096;
 
 /// Why a peer cannot be anybody.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +51,8 @@ pub struct Peers {
     people: PeopleConfig,
     gateway_user: String,
     socket_group: Option<String>,
+    /// What the host said of members lately.
+    lately: Arc<Mutex<HashMap<UserName, (bool, Instant)>>>,
 }
 
 impl Peers {
@@ -51,6 +62,7 @@ impl Peers {
             people: config.people.clone(),
             gateway_user: config.gateway.user.clone(),
             socket_group: config.manager.socket_group.clone(),
+            lately: Arc::default(),
         }
     }
 
@@ -77,6 +89,31 @@ impl Peers {
             Ok(Err(errno)) => Err(PeerError::Passwd(errno.into())),
             Err(_) => Err(PeerError::Passwd(std::io::ErrorKind::Interrupted.into())),
         }
+    }
+
+    /// The same by what the host said within the last seconds: for requests that come by the hundred.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn is_member_lately(&self, name: &UserName) -> Result<bool, PeerError> {
+        if self.socket_group.is_none() {
+            return Ok(true);
+        }
+        let known = self.lately().get(name).filter(|(_, at)| at.elapsed() < LATELY).map(|(answer, _)| *answer);
+        if let Some(answer) = known {
+            return Ok(answer);
+        }
+        let answer = self.is_member(name).await?;
+        let mut lately = self.lately();
+        if lately.len() >= LATELY_KEPT {
+            lately.retain(|_, (_, at)| at.elapsed() < LATELY);
+        }
+        lately.insert(name.clone(), (answer, Instant::now()));
+        Ok(answer)
+    }
+
+    fn lately(&self) -> MutexGuard<'_, HashMap<UserName, (bool, Instant)>> {
+        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The account of a uid.

@@ -9,7 +9,9 @@
 //! It knows the wire types, the client, the configuration and how names and sizes are parsed. It must not know
 //! the manager: what cannot be had over the API cannot be had here.
 
+pub mod admin;
 mod args;
+mod audit;
 mod caps;
 mod change;
 mod config_file;
@@ -24,11 +26,14 @@ mod files;
 mod goal;
 mod gpu;
 mod helper;
+mod hosts;
 mod identity;
 mod image;
 mod key;
 mod live;
+mod login;
 mod logs;
+mod manager;
 mod output;
 mod power;
 mod profile;
@@ -40,6 +45,7 @@ mod shell;
 mod ssh;
 mod table;
 mod team;
+mod token;
 mod user;
 mod vm;
 mod vm_ref;
@@ -54,7 +60,6 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::context::Context;
 use self::error::{CliError, CliResult, EXIT_CODES};
 use self::output::{Color, Format, Output, Talk};
-use crate::api::client::Client;
 use crate::api::error::ErrorCode;
 use crate::config::{Config, ConfigError};
 use crate::model::card::function::HelperJob;
@@ -62,7 +67,7 @@ use crate::model::card::function::HelperJob;
 /// Personal GPU computers from a shared server
 ///
 /// Makes virtual machines on a shared server and gets you into them. An administrator runs the manager (`gvm
-/// serve`) and the SSH gateway (`gvm gateway`); every other command talks to the manager over its socket.
+/// serve`) and the SSH gateway (`gvm gateway`); every other command talks to the manager, over its socket or HTTPS.
 #[derive(Debug, Parser)]
 #[command(name = "gvm", version, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -87,6 +92,8 @@ struct Global {
     /// The manager's socket [default: the configuration's, else /run/gvm/api.sock]
     #[arg(long, global = true, env = "GVM_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    manager: manager::HostArgs,
     /// Nothing but results and errors
     #[arg(short, long, global = true)]
     quiet: bool,
@@ -153,6 +160,13 @@ enum Command {
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Log in to a manager on another host
+    Login(login::LoginArgs),
+    /// Revoke and forget the login to a manager on another host
+    Logout(login::LogoutArgs),
+    /// Manage the API tokens of your programs
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Show who the manager takes you for
     Whoami,
     /// Manage people and service accounts
@@ -161,8 +175,14 @@ enum Command {
     /// Manage teams and who is in them
     #[command(subcommand)]
     Team(team::TeamCommand),
+    /// See the record of who did what, and verify it
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
+    /// Look after the manager itself
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Check a configuration file
     CheckConfig(config_file::CheckConfigArgs),
     /// Run the manager
@@ -179,12 +199,14 @@ enum Command {
 }
 
 /// A part of gvm that runs until it is told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Service {
     /// `gvm serve`
     Manager,
     /// `gvm gateway`
     Gateway,
+    /// `gvm admin restore`
+    Restore(admin::RestoreArgs),
 }
 
 impl Cli {
@@ -199,8 +221,9 @@ impl Cli {
 
     /// The service that is asked for, where it is one.
     pub fn service(&self) -> Option<Service> {
-        match self.command {
+        match &self.command {
             Command::Serve => Some(Service::Manager),
+            Command::Admin(admin::AdminCommand::Restore(args)) => Some(Service::Restore(args.clone())),
             Command::Gateway => Some(Service::Gateway),
             _ => None,
         }
@@ -290,12 +313,19 @@ pub fn run(cli: Cli) -> ExitCode {
 async fn dispatch(cli: Cli, out: Output) -> CliResult {
     match cli.command {
         Command::Gpu(gpu::GpuCommand::Scan(args)) => return scan::run(&out, &args),
+        Command::Login(args) => return login::login(&out, args).await,
+        Command::Logout(args) => return login::logout(&out, args).await,
         Command::CheckConfig(args) => return config_file::run(&out, cli.global.config.as_deref(), args),
         Command::Completions(args) => return shell::completions(&out, &args, &mut Cli::command()),
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),
         _ => {}
     }
-    let cx = Context { client: Client::new(&cli.global.socket()?)?, out };
+    if let Command::Audit(command) = &cli.command
+        && let Some(done) = audit::offline(&out, command)
+    {
+        return done;
+    }
+    let cx = Context { client: manager::client(&cli.global)?, out };
     match cli.command {
         Command::Create(args) => create::run(&cx, *args).await,
         Command::List(args) => vm::list(&cx, &args).await,
@@ -322,11 +352,18 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Image(command) => image::run(&cx, command).await,
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
+        Command::Token(command) => token::run(&cx, command).await,
         Command::Whoami => user::whoami(&cx).await,
         Command::User(command) => user::run(&cx, command).await,
         Command::Team(command) => team::run(&cx, command).await,
+        Command::Audit(command) => audit::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
-        Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
+        Command::Admin(command) => admin::run(&cx, command).await,
+        Command::CheckConfig(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Login(_)
+        | Command::Logout(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {
             Err(CliError::new(ErrorCode::Internal, "services are started by the program, not by the command line"))
         }

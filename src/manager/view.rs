@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::Caps;
-use crate::model::event::AuditEvent;
-use crate::model::id::{OpId, VmId};
+use crate::model::id::{UserId, VmId};
+use crate::model::name::UserName;
 use crate::model::state::{Observed, VmState};
 use crate::model::vm::Vm;
 use crate::plan::vm::needs_restart;
@@ -88,30 +88,40 @@ impl Manager {
         };
         let filter = VmFilter { owner, with_deleted: request.with_deleted, limit: request.limit };
         let observe_all = async {
-            match tokio::time::timeout(LOOK, self.hypervisor.observe_all()).await {
+            match tokio::time::timeout(LOOK, self.looks.all(&*self.hypervisor)).await {
                 Ok(observed) => observed.map_err(|e| e.to_string()),
                 Err(_) => Err(silent(LOOK)),
             }
         };
-        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.owner_names(owner), observe_all);
-        let owners = owners?;
-        let mut observed: HashMap<VmId, Observed> = match observed {
-            Ok(all) => all.into_iter().collect(),
+        let (rows, observed) = tokio::join!(self.store.vms(filter), observe_all);
+        let rows = rows?;
+        let owners = self.owners_of(permit, &rows).await?;
+        let observed = match observed {
+            Ok(all) => all,
             Err(why) => {
                 let why = Observed::Unknown(why);
                 let describe = |vm: Vm| {
                     let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
                     self.describe(vm, owner, &why)
                 };
-                return Ok(rows?.into_iter().map(describe).collect());
+                return Ok(rows.into_iter().map(describe).collect());
             }
         };
         let describe = |vm: Vm| {
             let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
-            let seen = observed.remove(&vm.id).unwrap_or(Observed::Missing);
-            self.describe(vm, owner, &seen)
+            let seen = observed.get(&vm.id).unwrap_or(&Observed::Missing);
+            self.describe(vm, owner, seen)
         };
-        Ok(rows?.into_iter().map(describe).collect())
+        Ok(rows.into_iter().map(describe).collect())
+    }
+
+    /// The names of those whose machines these are; who lists their own is known already.
+    async fn owners_of(&self, permit: &Permit, rows: &[Vm]) -> Result<HashMap<UserId, UserName>> {
+        let own = permit.user().filter(|user| rows.iter().all(|vm| vm.owner == user.id));
+        if let Some(user) = own {
+            return Ok(HashMap::from([(user.id, user.name.clone())]));
+        }
+        Ok(self.store.owner_names().await?)
     }
 
     fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {
@@ -142,27 +152,6 @@ impl Manager {
             is_accelerated,
             vm,
         }
-    }
-
-    /// One operation, of the one who asks or with a permit for everybody's.
-    ///
-    /// # Errors
-    /// Not there and not yours are the same.
-    pub async fn operation(&self, permit: &Permit, id: OpId) -> Result<AuditEvent> {
-        let row = self.store.audit_event(id).await?;
-        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
-        row.filter(|row| sees_all || row.actor == permit.actor())
-            .ok_or_else(|| ManagerError::not_found(format!("there is no operation {id}")))
-    }
-
-    /// The newest operations, of the one who asks or with a permit for everybody's.
-    ///
-    /// # Errors
-    /// Where the store fails.
-    pub async fn operations(&self, permit: &Permit, limit: u32) -> Result<Vec<AuditEvent>> {
-        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
-        let actor = (!sees_all).then(|| permit.actor());
-        Ok(self.store.audit_events(actor.as_deref(), limit).await?)
     }
 
     /// The last lines of a machine's serial line.

@@ -4,9 +4,11 @@
 //! these types belongs in [`crate::plan`].
 
 pub mod access;
+pub mod backoff;
 pub mod caps;
 pub mod card;
 pub mod event;
+pub mod fingerprint;
 pub mod gpu;
 pub mod host;
 pub mod id;
@@ -18,7 +20,9 @@ pub mod pci;
 pub mod principal;
 pub mod profile;
 pub mod quota;
+pub mod record;
 pub mod secret;
 pub mod state;
+pub mod token;
 pub mod units;
 pub mod vm;

@@ -155,6 +155,15 @@ impl fmt::Display for Scopes {
     }
 }
 
+impl FromStr for Scopes {
+    type Err = UnknownWord;
+
+    /// Words with commas between them.
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        text.split(',').filter(|word| !word.is_empty()).map(str::parse).collect()
+    }
+}
+
 /// A registered person or service account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {

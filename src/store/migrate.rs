@@ -23,6 +23,8 @@ fn all() -> Vec<Migration> {
         (4, "gpu_shape", include_str!("../../migrations/0004_gpu_shape.sql")),
         (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
         (6, "people", include_str!("../../migrations/0006_people.sql")),
+        (7, "tokens", include_str!("../../migrations/0007_tokens.sql")),
+        (8, "audit", include_str!("../../migrations/0008_audit.sql")),
     ];
     numbered
         .into_iter()
@@ -30,6 +32,11 @@ fn all() -> Vec<Migration> {
             Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
         })
         .collect()
+}
+
+/// The newest version that this gvm knows.
+pub fn newest() -> i64 {
+    all().iter().map(|migration| migration.version).max().unwrap_or_default()
 }
 
 /// Applies what is missing.

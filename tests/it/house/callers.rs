@@ -134,7 +134,12 @@ fn routes() -> Vec<Route> {
         route("POST", "/v1/gateway/announce", json!({"host_keys": [], "port": 2222}), Own(A::GatewayAsk), 200),
         route("GET", "/v1/operations", none(), Own(A::AuditSee), 200),
         route("GET", "/v1/operations/{id}", none(), Own(A::AuditSee), 404),
+        route("GET", "/v1/audit", none(), Own(A::AuditSee), 200),
+        route("GET", "/v1/audit/export", none(), Own(A::AuditSeeAll), 200),
+        route("GET", "/v1/audit/head", none(), Own(A::AuditVerify), 200),
+        route("POST", "/v1/audit/verify", json!({}), Own(A::AuditVerify), 200),
         route("GET", "/v1/doctor", none(), Own(A::Doctor), 200),
+        route("GET", "/v1/backup", none(), Own(A::Backup), 200),
         route("GET", "/v1/version", none(), Known, 200),
     ]
 }

@@ -11,6 +11,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     // A leaf: it runs programs with a deadline and knows nothing else, so that adapters may share it.
     ("child", &[]),
+    // The form of a backup: a leaf.
+    ("backup", &[]),
+    // Another: every listener counts its connections by it.
+    ("gate", &["model"]),
     // Adapters: never each other.
     ("store", &["model"]),
     ("hypervisor", &["model"]),
@@ -19,22 +23,29 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("network", &["model", "child"]),
     ("gpu", &["model", "child"]),
     ("auth", &["model", "config"]),
-    ("manager", &["model", "plan", "config", "store", "hypervisor", "host", "image", "network", "gpu", "auth"]),
+    (
+        "manager",
+        &["backup", "model", "plan", "config", "store", "hypervisor", "host", "image", "network", "gpu", "auth"],
+    ),
     // The wire, and what stands on it.
     ("api", &[]),
     ("api::error", &[]),
     ("api::types", &["api::error"]),
-    ("api::client", &["api::error", "api::types"]),
-    ("gateway", &["api::client", "api::error", "api::types", "config", "model"]),
+    // It pins certificates by the model's fingerprint.
+    ("api::client", &["api::error", "api::types", "model"]),
+    ("gateway", &["api::client", "api::error", "api::types", "config", "gate", "model"]),
     // `gpu scan` looks at this machine itself, for hosts without a manager.
     ("cli", &["api::client", "api::error", "api::types", "config", "gpu", "model"]),
     // Front doors: they know use cases, and not what those stand on.
-    ("api::server", &["api::error", "api::types", "auth", "manager", "model"]),
+    ("api::server", &["api::error", "api::types", "auth", "config", "gate", "manager", "model"]),
     ("web", &["api::types", "auth", "manager", "model"]),
     // The child mode: started by the manager, it does what gpu says and knows nobody.
     ("helper", &["gpu", "model"]),
     // Composition.
-    ("daemon", &["api::server", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"]),
+    (
+        "daemon",
+        &["api::server", "backup", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"],
+    ),
     ("main", &["cli", "config", "daemon", "gateway", "helper", "telemetry"]),
     ("lib", &[]),
 ];
@@ -49,13 +60,17 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["axum"], &["api/server", "web"]),
     (&["utoipa", "utoipa_axum"], &["api"]),
     (&["reqwest", "tokio_tungstenite"], &["api/client.rs", "api/client"]),
+    (&["rustls", "tokio_rustls"], &["api/server", "api/client"]),
+    (&["hyper", "hyper_util", "tower_service", "rcgen", "webpki_roots", "governor"], &["api/server"]),
     (&["hadris_iso"], &["image/seed.rs"]),
-    (&["aws_lc_rs"], &["image/sshkey.rs"]),
+    // Making SSH keys; signing heads of the record, and verifying them without a manager.
+    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs", "auth/headkey.rs", "model/record/head.rs"]),
     (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),
     (&["sd_notify"], &["daemon.rs", "gateway"]),
-    (&["anyhow"], &["daemon.rs", "main.rs"]),
+    (&["anyhow"], &["daemon.rs", "daemon", "main.rs"]),
+    (&["tar"], &["backup"]),
 ];
 
 fn said(source: &Source, line: usize, what: &str) -> String {

@@ -99,6 +99,7 @@ async fn somebody_is_renamed_while_they_are_logged_in() {
         vm: "dev".to_owned(),
         guest_user: None,
         needs_login_key: false,
+        fingerprint: String::new(),
         peer: "192.0.2.1".to_owned(),
     };
     let target = house.life.manager.target(&gateway, &question).await;

@@ -18,8 +18,8 @@ use crate::manager::people::change::{RoleChange, UserChange};
 use crate::manager::people::enrol::{ImportProblem, NewUser};
 use crate::manager::people::{Person, UserFilter};
 
-/// Largest file of people: 20,000 with their names.
-pub const MAX_IMPORT_BODY: usize = 8 * 1024 * 1024;
+/// Largest file of people: 10,000 with their names.
+pub const MAX_IMPORT_BODY: usize = 4 * 1024 * 1024;
 /// People of a page where nothing is said, and at most.
 pub const PAGE: (u32, u32) = (100, 1000);
 
@@ -119,6 +119,10 @@ pub async fn import(State(shared): State<Shared>, caller: Caller, Body(body): Bo
         Ok(problems)
     };
     let problems = audited(&shared, &caller, "user.import", "", result.await).await?;
+    if !problems.is_empty() && !body.is_dry_run {
+        let refused = ManagerError::invalid(format!("something is wrong with {} of them", problems.len()));
+        shared.manager.record_refusal(&caller.0, "user.import", "", &refused).await;
+    }
     let count = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
     let is_added = problems.is_empty() && !body.is_dry_run;
     let problems = problems.into_iter().map(|p| ImportProblemView { index: count(p.index), message: p.message });

@@ -101,7 +101,7 @@ pub struct AddUser {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportUsers {
-    /// At most 20,000.
+    /// At most 10,000.
     pub users: Vec<AddUser>,
     /// Only say what is wrong.
     #[serde(default)]

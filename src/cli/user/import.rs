@@ -12,7 +12,7 @@ use crate::cli::error::{CliError, CliResult};
 use crate::cli::files;
 
 /// Largest file.
-const FILE_MAX: u64 = 8 << 20;
+const FILE_MAX: u64 = 4 << 20;
 /// How long the manager may take for the largest file.
 const DEADLINE: Duration = Duration::from_secs(300);
 /// What a file may have.

@@ -11,8 +11,8 @@ use crate::model::name::{TeamName, UserName};
 use crate::model::principal::{Role, RoleSource};
 use crate::store::{Write, commit, teams, users};
 
-/// People of one file.
-pub const MAX_IMPORT: usize = 20_000;
+/// People of one file: adding them keeps all other changes waiting, for some seconds at most.
+pub const MAX_IMPORT: usize = 10_000;
 /// Faults of a file that are told at once.
 const MAX_PROBLEMS: usize = 100;
 
@@ -90,16 +90,17 @@ impl Manager {
         if let Some(role) = new.role {
             (row.user.role, row.role_source) = (role, RoleSource::Set);
         }
-        users::insert(tx, &row).await?;
+        let mut found = Vec::new();
         for name in &new.teams {
             let team = teams::by_name(tx, name).await?.ok_or_else(|| {
                 ManagerError::not_found(format!("there is no team {name}")).hint(format!("gvm team add {name}"))
             })?;
-            teams::add_member(tx, team.id, row.user.id).await?;
-            row.default_team = row.default_team.or(Some(team.id));
+            found.push(team.id);
         }
-        if row.default_team.is_some() {
-            users::update(tx, &row).await?;
+        row.default_team = found.first().copied();
+        users::insert(tx, &row).await?;
+        for team in found {
+            teams::add_member(tx, team, row.user.id).await?;
         }
         let kind = if new.is_service { "service account" } else { "person" };
         let mut detail = vec![kind.to_owned()];

@@ -108,3 +108,55 @@ async fn people_of_other_services_never_share_a_name() {
     }
     assert_eq!(names.len(), said.len());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn of_many_look_alikes_at_once_one_is_added() {
+    let house = House::new().await;
+    let names: Vec<String> = (0..32)
+        .map(|n| {
+            "oliolo"
+                .chars()
+                .enumerate()
+                .map(|(at, letter)| if n >> at & 1 == 1 { twin(letter) } else { letter })
+                .collect()
+        })
+        .filter(|name: &String| name.starts_with('o'))
+        .collect();
+    assert!(names.len() >= 16, "{names:?}");
+    let added = names.iter().map(|name| house.ask(ROOT, "POST", "/v1/users", json!({"name": name})));
+    let statuses: Vec<u16> =
+        futures_util::future::join_all(added).await.into_iter().map(|(status, _)| status).collect();
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
+    assert!(statuses.iter().all(|status| [200, 409].contains(status)), "{statuses:?}");
+}
+
+const fn twin(letter: char) -> char {
+    match letter {
+        'o' => '0',
+        'l' => '1',
+        'i' => 'l',
+        other => other,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_from_before_have_a_look_as_well() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("gvm.db");
+    let names = ["alice", "a1ice", "bob"];
+    let store = gvm::store::Store::open(&path).await.unwrap();
+    for (uid, name) in (1000..).zip(names) {
+        store.ensure_user(uid, &name.parse().unwrap(), Role::Member, jiff::Timestamp::now()).await.unwrap();
+    }
+    store.close().await;
+    let options = sqlx::sqlite::SqliteConnectOptions::new().filename(&path);
+    let mut conn = <sqlx::SqliteConnection as sqlx::Connection>::connect_with(&options).await.unwrap();
+    sqlx::query("UPDATE users SET skeleton = NULL").execute(&mut conn).await.unwrap();
+    sqlx::Connection::close(conn).await.unwrap();
+    let store = gvm::store::Store::open(&path).await.unwrap();
+    let mut tx = store.write().await.unwrap();
+    for (name, like) in [("al1ce", "alice"), ("b0b", "bob")] {
+        let found = gvm::store::users::who_looks_like(&mut tx, &name.parse().unwrap()).await.unwrap();
+        assert_eq!(found.unwrap().name.as_str(), like, "the first of two who look alike has the look");
+    }
+}

@@ -209,11 +209,12 @@ impl Manager {
             let lease = GpuLease {
                 id: LeaseId::generate(),
                 partition: partition.clone(),
+                share: GpuShare::whole(Mib(0)),
                 vm: vm.id,
                 generation: vm.generation,
                 state: LeaseState::Claimed,
             };
-            match leases::claim(&mut tx, &lease).await {
+            match leases::claim(&mut tx, &lease, vm.created_at).await {
                 Ok(()) => verdict.say("ok", format_args!("{} can be claimed", partition.key())),
                 Err(StoreError::Taken(_)) => verdict.say("note", format_args!("{} is in use now", partition.key())),
                 Err(e) => return Err(e.into()),

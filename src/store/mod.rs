@@ -5,10 +5,12 @@
 //! ever held over a call of libvirt, a child process or the network.
 
 pub mod audit;
+pub mod gpu_time;
 pub mod gpus;
 pub mod images;
 pub mod leases;
 pub mod migrate;
+pub mod quotas;
 pub mod users;
 pub mod vms;
 

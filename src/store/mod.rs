@@ -11,6 +11,7 @@ pub mod images;
 pub mod leases;
 pub mod migrate;
 pub mod quotas;
+pub mod teams;
 pub mod users;
 pub mod vms;
 
@@ -114,6 +115,7 @@ impl Store {
             migrate::MigrateFault::Sql(source) => failed(source),
             migrate::MigrateFault::Migrate(e) => failed(sqlx::Error::Migrate(Box::new(e))),
         })?;
+        users::fill_skeletons(&writer).await.map_err(failed)?;
         // Damage in the middle is met only when its rows are; better told now than when a machine depends on it.
         let sound: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&writer).await.map_err(failed)?;
         if sound != "ok" {

@@ -168,16 +168,27 @@ pub struct GpuConfig {
     pub vgpu_policy: VgpuPolicy,
 }
 
+/// The zone that needs no data of the host.
+pub const UTC: &str = "UTC";
+
 /// People.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeopleConfig {
     /// Logins with the role admin, beside root.
     pub admins: Vec<String>,
     /// Logins with the role operator: they see everybody's machines and may start and stop them.
     pub operators: Vec<String>,
-    /// What every member may hold at once.
+    /// What every member may hold where neither they nor their team have limits of their own.
     pub quota: Quota,
+    /// The zone in which months of GPU hours begin, such as `Europe/Madrid`.
+    pub zone: String,
+}
+
+impl Default for PeopleConfig {
+    fn default() -> Self {
+        Self { admins: Vec::new(), operators: Vec::new(), quota: Quota::default(), zone: UTC.to_owned() }
+    }
 }
 
 /// Why the configuration cannot be used.
@@ -257,6 +268,11 @@ impl Config {
             ));
         }
         self.check_numbers()?;
+        let zone = &self.people.zone;
+        if zone != UTC && jiff::tz::TimeZone::get(zone).is_err() {
+            let problem = format!("{zone:?} is no time zone of this host; use UTC, or one like Europe/Madrid (tzdata)");
+            return Err(("people.zone", problem));
+        }
         if !word(&self.gateway.host, 253) && self.gateway.host.parse::<IpAddr>().is_err() {
             return Err(("gateway.host", format!("{:?} is neither a host name nor an address", self.gateway.host)));
         }

@@ -9,6 +9,7 @@ mod access;
 mod caps;
 mod gpu;
 mod image;
+mod quota;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
@@ -19,6 +20,7 @@ pub use self::gpu::{
     GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
+pub use self::quota::{QuotaLineView, QuotaView, SetQuota};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -48,6 +50,8 @@ pub struct CreateVm {
     pub user_data: Option<String>,
     /// Labels.
     pub tags: Vec<String>,
+    /// The team that it counts for; the owner's default one where absent.
+    pub team: Option<String>,
     /// TPM 2.0.
     pub tpm: Option<bool>,
     /// Define it, but leave it off.
@@ -86,6 +90,8 @@ pub struct ChangeVm {
     pub gpus: Option<Vec<String>>,
     /// Limits to change.
     pub caps: CapsPatch,
+    /// The team that it counts for from here on.
+    pub team: Option<String>,
     /// Lifetime after each start; empty text takes it away.
     pub ttl: Option<String>,
     /// Labels to put on.
@@ -103,6 +109,9 @@ pub struct VmView {
     pub name: String,
     /// Owner's login.
     pub owner: String,
+    /// The team that it counts for; empty where it counts for none.
+    #[serde(default)]
+    pub team: String,
     /// State word: pending, creating, running, paused, stopping, stopped, deleted, deleting, failed, degraded, unknown.
     pub state: String,
     /// What the state means just now, in plain words; empty where there is nothing to say.

@@ -32,6 +32,7 @@ mod output;
 mod power;
 mod profile;
 mod progress;
+mod quota;
 #[cfg(test)]
 mod samples;
 mod scan;
@@ -150,6 +151,9 @@ enum Command {
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// See what you hold and may hold
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Check a configuration file
@@ -311,6 +315,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Image(command) => image::run(&cx, command).await,
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
+        Command::Quota(command) => quota::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {

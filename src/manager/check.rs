@@ -10,7 +10,7 @@ use super::domain::{self, Surroundings};
 use super::profiles::Profiles;
 use super::{Manager, ManagerError, Result, steps};
 use crate::auth::policy::Permit;
-use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Partition};
+use crate::model::gpu::{GpuDevice, GpuLease, GpuShare, LeaseState, Partition};
 use crate::model::id::{LeaseId, VmId};
 use crate::model::image::{Boot, Image, ImageDisk, ImageKernel};
 use crate::model::name::ProfileName;

@@ -24,6 +24,7 @@ pub mod images;
 pub mod people;
 pub mod power;
 pub mod profiles;
+pub mod quota;
 pub mod reconciler;
 pub mod revoked;
 mod shape;

@@ -12,10 +12,13 @@ pub mod month;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::limit::{Limit, LimitError, LimitSource, Quota, effective};
+use super::gpu::{GpuRequest, VgpuTypeName};
+use super::profile::Profile;
 use super::units::Mib;
 use super::vm::{Desired, VmSpec};
 
@@ -143,6 +146,45 @@ impl fmt::Display for QuotaKind {
     }
 }
 
+/// A word that is no kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not something that can be limited; use {list}", list = words())]
+pub struct UnknownKind(String);
+
+fn words() -> String {
+    QuotaKind::ALL.iter().map(|kind| kind.word()).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for QuotaKind {
+    type Err = UnknownKind;
+
+    fn from_str(text: &str) -> Result<Self, UnknownKind> {
+        let is_it = |kind: &&Self| kind.word() == text;
+        Self::ALL.iter().find(is_it).copied().ok_or_else(|| UnknownKind(text.chars().take(40).collect()))
+    }
+}
+
+/// The size of a machine, as far as it counts.
+#[derive(Clone, Copy, Debug)]
+pub struct Size<'a> {
+    vcpus: u32,
+    memory: Mib,
+    disk: Mib,
+    gpus: &'a [GpuRequest],
+}
+
+impl<'a> From<&'a VmSpec> for Size<'a> {
+    fn from(spec: &'a VmSpec) -> Self {
+        Self { vcpus: spec.vcpus, memory: spec.memory, disk: spec.disk, gpus: &spec.gpus }
+    }
+}
+
+impl<'a> From<&'a Profile> for Size<'a> {
+    fn from(profile: &'a Profile) -> Self {
+        Self { vcpus: profile.vcpus, memory: profile.memory, disk: profile.disk, gpus: &profile.gpus }
+    }
+}
+
 /// So much of each kind: things, MiB, seconds of a whole card.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage(BTreeMap<QuotaKind, u64>);
@@ -179,14 +221,14 @@ impl Usage {
     }
 
     /// What a machine holds, its GPUs left aside.
-    pub fn of_machine(spec: &VmSpec, desired: Desired) -> Self {
+    pub fn of_machine(size: Size<'_>, desired: Desired) -> Self {
         let mut usage = Self::default();
         usage.add(QuotaKind::Vms, 1);
-        usage.add(QuotaKind::Disk, spec.disk.0);
+        usage.add(QuotaKind::Disk, size.disk.0);
         if desired.is_up() {
             usage.add(QuotaKind::RunningVms, 1);
-            usage.add(QuotaKind::Vcpus, spec.vcpus.into());
-            usage.add(QuotaKind::Memory, spec.memory.0);
+            usage.add(QuotaKind::Vcpus, size.vcpus.into());
+            usage.add(QuotaKind::Memory, size.memory.0);
         }
         usage
     }
@@ -207,10 +249,9 @@ impl Usage {
 
     /// The least that a machine will hold, by its request alone: which card it gets, and so how much memory, is not
     /// known yet.
-    pub fn asked(spec: &VmSpec, desired: Desired) -> Self {
-        use super::gpu::{GpuRequest, VgpuTypeName};
-        let mut usage = Self::of_machine(spec, desired);
-        for request in spec.gpus.iter().filter(|_| desired.is_up()) {
+    pub fn asked(size: Size<'_>, desired: Desired) -> Self {
+        let mut usage = Self::of_machine(size, desired);
+        for request in size.gpus.iter().filter(|_| desired.is_up()) {
             // What is asked for by memory may be a whole card or a part.
             let (is_part, memory) = match request {
                 GpuRequest::Whole(cards) => (false, cards.memory.unwrap_or_default()),
@@ -363,7 +404,9 @@ mod tests {
     fn hours_are_used_up_at_the_limit_and_not_before() {
         let quota: Quota = [(GpuHours, 100)].into_iter().collect();
         let ask = usage(&[(GpuHours, 1)]);
-        let over = |used| exceeded(&Whose::User("eve".to_owned()), &quota, &usage(&[(GpuHours, used)]), &Usage::default(), &ask);
+        let over = |used| {
+            exceeded(&Whose::User("eve".to_owned()), &quota, &usage(&[(GpuHours, used)]), &Usage::default(), &ask)
+        };
         assert_eq!(over(359_999), []);
         insta::assert_snapshot!(over(360_000)[0], @"over eve's quota of GPU hours: eve has used 100 h of 100 h this month");
         assert_eq!([9_000, 9_036, 3_600, 0].map(|seconds| GpuHours.show(seconds)), ["2.5 h", "2.51 h", "1 h", "0 h"]);

@@ -74,7 +74,7 @@ pub async fn usage(
 /// # Errors
 /// [`StoreError::Sql`].
 pub async fn usage_of_vm(connection: &mut SqliteConnection, vm: &Vm) -> Result<Usage> {
-    let mut usage = Usage::of_machine(&vm.spec, vm.desired);
+    let mut usage = Usage::of_machine((&vm.spec).into(), vm.desired);
     if vm.desired.is_up() {
         let query = sqlx::query("SELECT * FROM gpu_leases WHERE vm_id = $1").bind(vm.id.to_string());
         for row in query.fetch_all(connection).await.map_err(StoreError::Sql)? {

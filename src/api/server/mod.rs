@@ -9,6 +9,7 @@ mod gpus;
 mod images;
 mod people;
 mod profiles;
+mod quota;
 mod stream;
 mod system;
 mod vms;
@@ -248,6 +249,9 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))
+        .routes(routes!(quota::own))
+        .routes(routes!(quota::user, quota::set_user))
+        .routes(routes!(quota::team, quota::set_team))
         .routes(routes!(gateway::view))
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))

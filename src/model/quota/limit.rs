@@ -199,7 +199,9 @@ mod tests {
         ] {
             assert_eq!(Limit::parse(kind, text), Ok(limit), "{kind} {text}");
         }
-        for (kind, text) in [(Vms, "-1"), (Vms, "1.5"), (Vms, "+1"), (Vms, ""), (Disk, "many"), (GpuHours, "h"), (Vms, "3h")] {
+        for (kind, text) in
+            [(Vms, "-1"), (Vms, "1.5"), (Vms, "+1"), (Vms, ""), (Disk, "many"), (GpuHours, "h"), (Vms, "3h")]
+        {
             let error = Limit::parse(kind, text).unwrap_err().to_string();
             assert!(error.starts_with(kind.word()) && error.contains("write"), "{error}");
         }
@@ -211,7 +213,10 @@ mod tests {
         let quota: Quota = serde_json::from_str(text).unwrap();
         assert_eq!(serde_json::to_string(&quota).unwrap(), text);
         assert_eq!((quota.amount(Vcpus), quota.amount(GpuHours), quota.get(Disk)), (None, Some(360_000), None));
-        assert_eq!(toml::from_str::<Quota>("vms = 3\nvcpus = 'unlimited'\nmemory = '64GiB'\ngpu_hours = 100").unwrap(), quota);
+        assert_eq!(
+            toml::from_str::<Quota>("vms = 3\nvcpus = 'unlimited'\nmemory = '64GiB'\ngpu_hours = 100").unwrap(),
+            quota
+        );
         for bad in [r#"{"cats":3}"#, r#"{"vms":-1}"#, r#"{"vms":"many"}"#, r#"{"vms":null}"#] {
             assert!(serde_json::from_str::<Quota>(bad).is_err(), "{bad}");
         }
@@ -223,7 +228,8 @@ mod tests {
         let (own, member) = (quota(r#"{"vms":"unlimited"}"#), quota(r#"{"vms":2,"gpus":1}"#));
         let usual = quota(r#"{"vms":1,"gpus":0,"disk":5}"#);
         let team = LimitSource::MemberOf("hpc".to_owned());
-        let (limits, from) = effective(&[(LimitSource::Own, &own), (team.clone(), &member), (LimitSource::Usual, &usual)]);
+        let (limits, from) =
+            effective(&[(LimitSource::Own, &own), (team.clone(), &member), (LimitSource::Usual, &usual)]);
         assert_eq!([Vms, Gpus, Disk, Memory].map(|kind| limits.amount(kind)), [None, Some(1), Some(5), None]);
         let from = [Vms, Gpus, Disk, Memory].map(|kind| from.get(&kind).cloned());
         assert_eq!(from, [Some(LimitSource::Own), Some(team), Some(LimitSource::Usual), None]);

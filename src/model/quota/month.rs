@@ -1,5 +1,6 @@
 //! How long cards were held in a calendar month.
 
+use jiff::civil::{Date, Time};
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, ToSpan as _};
 
@@ -15,14 +16,11 @@ pub struct Month {
 impl Month {
     /// The month of a moment in a zone.
     pub fn of(now: Timestamp, zone: &TimeZone) -> Self {
-        let first = |begin: jiff::Zoned| begin.first_of_month().and_then(|day| day.start_of_day());
-        let begin = first(now.to_zoned(zone.clone()));
-        let end = begin.as_ref().ok().and_then(|begin| first(begin.checked_add(1.month()).ok()?).ok());
+        let midnight = |day: Date| zone.to_timestamp(day.to_datetime(Time::midnight()));
+        let begin = zone.to_datetime(now).date().first_of_month();
+        let end = begin.checked_add(1.month()).and_then(midnight);
         // No calendar goes on beyond: the month goes as far as time does.
-        Self {
-            begin: begin.map_or(Timestamp::MIN, |begin| begin.timestamp()),
-            end: end.map_or(Timestamp::MAX, |end| end.timestamp()),
-        }
+        Self { begin: midnight(begin).unwrap_or(Timestamp::MIN), end: end.unwrap_or(Timestamp::MAX) }
     }
 }
 

@@ -9,6 +9,7 @@ mod access;
 mod caps;
 mod gpu;
 mod image;
+mod people;
 mod quota;
 
 pub use self::access::{
@@ -21,6 +22,10 @@ pub use self::gpu::{
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
 pub use self::quota::{QuotaLineView, QuotaView, SetQuota};
+pub use self::people::{
+    AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
+    SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
+};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -324,17 +329,6 @@ pub struct KeyList {
 pub struct AddKey {
     /// One line as in `~/.ssh/id_ed25519.pub`.
     pub public_key: String,
-}
-
-/// Who the manager takes the caller for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Me {
-    /// Login.
-    pub name: String,
-    /// member, teacher, operator, admin or gateway.
-    pub role: String,
-    /// Registered keys.
-    pub keys: u64,
 }
 
 /// One finding of the doctor.

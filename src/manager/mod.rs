@@ -29,6 +29,7 @@ pub mod reconciler;
 pub mod revoked;
 mod shape;
 pub mod steps;
+pub mod teams;
 pub mod view;
 pub mod watch;
 

@@ -1,6 +1,7 @@
 //! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
 //! DTOs, and decides nothing.
 
+mod access;
 mod convert;
 mod convert_gpu;
 mod error;
@@ -12,6 +13,8 @@ mod profiles;
 mod quota;
 mod stream;
 mod system;
+mod teams;
+mod users;
 mod vms;
 
 use std::net::{IpAddr, SocketAddr};
@@ -252,6 +255,17 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(quota::own))
         .routes(routes!(quota::user, quota::set_user))
         .routes(routes!(quota::team, quota::set_team))
+        .routes(routes!(users::list, users::add))
+        .routes(routes!(users::show, users::change, users::remove))
+        .routes(routes!(users::suspend))
+        .routes(routes!(users::resume))
+        .routes(routes!(users::keys, users::add_key))
+        .routes(routes!(users::remove_key))
+        .merge(OpenApiRouter::new().routes(routes!(users::import)).layer(DefaultBodyLimit::max(users::MAX_IMPORT_BODY)))
+        .routes(routes!(teams::list, teams::add))
+        .routes(routes!(teams::show, teams::change, teams::remove))
+        .routes(routes!(teams::members))
+        .routes(routes!(teams::add_member, teams::remove_member))
         .routes(routes!(gateway::view))
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))

@@ -21,11 +21,11 @@ pub use self::gpu::{
     GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
-pub use self::quota::{QuotaLineView, QuotaView, SetQuota};
 pub use self::people::{
     AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
     SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
 };
+pub use self::quota::{QuotaLineView, QuotaView, SetQuota};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -13,6 +13,7 @@ mod house;
 mod hypervisor;
 mod mock_cards;
 mod profiles;
+mod quota;
 mod reconcile;
 mod reconcile_random;
 mod support;

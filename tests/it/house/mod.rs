@@ -11,6 +11,7 @@ mod leases;
 mod openapi;
 mod peers;
 mod policy;
+mod quotas;
 mod source;
 mod store_faults;
 

@@ -1,0 +1,80 @@
+//! Many at once at the edge: exactly the limit is admitted.
+
+use std::collections::{BTreeMap, HashSet};
+
+use gvm::store::vms::VmFilter;
+
+use super::*;
+use crate::support::cards::{at, host};
+use crate::support::world::World;
+
+/// Requests at once.
+const CROWD: usize = 500;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn of_500_at_once_exactly_the_limit_is_admitted() {
+    for (delay, allowed) in [(1, 37), (3_000, 1), (30_000, 12)] {
+        let world = World::new();
+        let life = world.live().await;
+        let eve = person(&life.store, "eva", &[]).await;
+        limit(&life.store, id(&eve), &[(QuotaKind::Vms, allowed)]).await;
+        let results = at_once(&life, delay, (0..CROWD).map(|n| making(&eve, small(&format!("m{n}"))))).await;
+        assert_eq!(accepted(&results).len() as u64, allowed, "of {CROWD} within {delay} us");
+        assert_eq!(used(&life.store, Holder::User(id(&eve))).await.get(QuotaKind::Vms), allowed);
+        let rows = life.store.vms(VmFilter { owner: Some(id(&eve)), with_deleted: true, limit: 1000 }).await.unwrap();
+        assert_eq!(rows.len() as u64, allowed);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn of_500_by_all_members_at_once_exactly_the_teams_limit_is_admitted() {
+    for (delay, kind, allowed) in [(1, QuotaKind::Vms, 23), (10_000, QuotaKind::Memory, 64 * 31)] {
+        let world = World::new();
+        let life = world.live().await;
+        let hpc = team(&life.store, "hpc", &[(kind, allowed)], &[(QuotaKind::Vms, 40)]).await;
+        let mut tasks = Vec::new();
+        for member in 0..10 {
+            let by = person(&life.store, &format!("member-{member}x"), &[hpc]).await;
+            tasks.extend((0..CROWD / 10).map(|n| making(&by, up(&format!("m{n}")))));
+        }
+        let results = at_once(&life, delay, tasks).await;
+        let used = used(&life.store, Holder::Team(hpc)).await;
+        assert_eq!(used.get(kind), allowed, "{} within {delay} us", accepted(&results).len());
+        assert_eq!(used.get(QuotaKind::Vms), accepted(&results).len() as u64);
+    }
+}
+
+/// Cases F-same-gpu-twice and F-quota-race: two cards of four vGPUs each, five people who may have two and ask for four.
+#[tokio::test(flavor = "multi_thread", worker_threads = 8)]
+async fn eight_parts_and_twenty_requests_of_people_who_may_have_two() {
+    for delay in [1, 1_000, 20_000] {
+        let mut world = World::new();
+        world.gpus = host(&["0000:41:00.0", "0000:81:00.0"]);
+        for card in ["0000:41:00.0", "0000:81:00.0"] {
+            world.gpus.divide(at(card), 8, &["A100D-20C"]);
+        }
+        let life = world.live().await;
+        let mut people = Vec::new();
+        let mut tasks = Vec::new();
+        for number in 0..5 {
+            let by = person(&life.store, &format!("asks-{number}x"), &[]).await;
+            limit(&life.store, id(&by), &[(QuotaKind::Gpus, 2), (QuotaKind::GpuMemory, 40 << 10)]).await;
+            tasks.extend((0..4).map(|n| making(&by, with_gpu(&format!("m{n}"), "vgpu:A100D-20C"))));
+            people.push(by);
+        }
+        let results = at_once(&life, delay, tasks).await;
+        let mut kinds: BTreeMap<String, usize> = BTreeMap::new();
+        for result in &results {
+            let kind = result.as_ref().map_or_else(|e| format!("{:?}", e.kind), |_| "admitted".to_owned());
+            *kinds.entry(kind).or_default() += 1;
+        }
+        assert_eq!(kinds["admitted"], 8, "within {delay} us: {kinds:?}");
+        assert!(kinds.keys().all(|kind| ["admitted", "OverQuota", "NoCapacity"].contains(&kind.as_str())), "{kinds:?}");
+        for by in &people {
+            assert!(used(&life.store, Holder::User(id(by))).await.get(QuotaKind::Gpus) <= 2);
+        }
+        let leases = life.store.leases().await.unwrap();
+        let places: HashSet<String> = leases.iter().map(|lease| lease.partition.key()).collect();
+        assert_eq!((leases.len(), places.len()), (8, 8), "a part is held twice");
+    }
+}

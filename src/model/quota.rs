@@ -202,8 +202,10 @@ impl Usage {
 
     /// Adds to a kind.
     pub fn add(&mut self, kind: QuotaKind, amount: u64) {
-        let sum = self.0.entry(kind).or_default();
-        *sum = sum.saturating_add(amount);
+        if amount > 0 {
+            let sum = self.0.entry(kind).or_default();
+            *sum = sum.saturating_add(amount);
+        }
     }
 
     /// Both together.

@@ -138,9 +138,9 @@ async fn moment(most: u64) {
 async fn at_once<T: Send + 'static>(
     life: &Life,
     delay: u64,
-    tasks: impl IntoIterator<Item = Box<dyn FnOnce(Arc<Manager>) -> Task<T> + Send>>,
+    tasks: impl IntoIterator<Item = Task<T>>,
 ) -> Vec<Result<T, ManagerError>> {
-    let spawn = |task: Box<dyn FnOnce(Arc<Manager>) -> Task<T> + Send>| {
+    let spawn = |task: Task<T>| {
         let manager = life.manager.clone();
         tokio::spawn(async move {
             moment(delay).await;
@@ -151,10 +151,13 @@ async fn at_once<T: Send + 'static>(
     futures_util::future::join_all(spawned).await.into_iter().map(|done| done.unwrap()).collect()
 }
 
-type Task<T> = std::pin::Pin<Box<dyn Future<Output = gvm::manager::Result<T>> + Send>>;
+/// Something that is asked of a manager, once it is its turn.
+type Task<T> = Box<dyn FnOnce(Arc<Manager>) -> Answer<T> + Send>;
+
+type Answer<T> = std::pin::Pin<Box<dyn Future<Output = gvm::manager::Result<T>> + Send>>;
 
 /// A task that makes a machine.
-fn making(by: &Principal, request: CreateRequest) -> Box<dyn FnOnce(Arc<Manager>) -> Task<VmId> + Send> {
+fn making(by: &Principal, request: CreateRequest) -> Task<VmId> {
     let by = by.clone();
     Box::new(move |manager| Box::pin(async move { create(&manager, &by, request).await }))
 }

@@ -14,12 +14,12 @@ async fn machines(life: &Life, by: &Principal, count: usize) -> Vec<VmId> {
     all
 }
 
-fn powering(by: &Principal, vm: VmId, wanted: Wanted) -> Box<dyn FnOnce(Arc<Manager>) -> Task<()> + Send> {
+fn powering(by: &Principal, vm: VmId, wanted: Wanted) -> Task<()> {
     let by = by.clone();
     Box::new(move |manager| Box::pin(async move { power(&manager, &by, vm, wanted).await }))
 }
 
-fn changing(by: &Principal, vm: VmId, request: ChangeRequest) -> Box<dyn FnOnce(Arc<Manager>) -> Task<()> + Send> {
+fn changing(by: &Principal, vm: VmId, request: ChangeRequest) -> Task<()> {
     let by = by.clone();
     Box::new(move |manager| Box::pin(async move { change(&manager, &by, vm, request).await }))
 }
@@ -88,7 +88,7 @@ async fn everything_at_once_stays_within_the_limits() {
     let people = [person(&life.store, "eva", &[hpc]).await, person(&life.store, "adam", &[hpc]).await];
     let mut most = 0;
     for round in 0..6 {
-        let mut tasks: Vec<Box<dyn FnOnce(Arc<Manager>) -> Task<()> + Send>> = Vec::new();
+        let mut tasks: Vec<Task<()>> = Vec::new();
         for by in &people {
             let filter = gvm::store::vms::VmFilter { owner: Some(id(by)), with_deleted: true, limit: 100 };
             for (n, vm) in life.store.vms(filter).await.unwrap().into_iter().enumerate() {
@@ -109,7 +109,8 @@ async fn everything_at_once_stays_within_the_limits() {
         }
         let results = at_once(&life, 3_000, tasks).await;
         for error in results.iter().filter_map(|result| result.as_ref().err()) {
-            assert!(matches!(error.kind, Kind::OverQuota | Kind::Conflict), "{error}");
+            // A machine that is deleted meanwhile is not there for a change.
+            assert!(matches!(error.kind, Kind::OverQuota | Kind::Conflict | Kind::NotFound), "{error}");
         }
         let before = used(&life.store, Holder::Team(hpc)).await;
         assert!(TEAM.iter().all(|(kind, limit)| before.get(*kind) <= *limit), "round {round}: {before:?}");

@@ -16,6 +16,7 @@ mod config_file;
 mod console;
 mod context;
 mod create;
+mod csv;
 pub mod doctor;
 mod error;
 mod events;
@@ -39,6 +40,8 @@ mod scan;
 mod shell;
 mod ssh;
 mod table;
+mod team;
+mod user;
 mod vm;
 mod vm_ref;
 mod wait;
@@ -151,6 +154,14 @@ enum Command {
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Show who the manager takes you for
+    Whoami,
+    /// Manage people and service accounts
+    #[command(subcommand)]
+    User(user::UserCommand),
+    /// Manage teams and who is in them
+    #[command(subcommand)]
+    Team(team::TeamCommand),
     /// See what you hold and may hold
     #[command(subcommand)]
     Quota(quota::QuotaCommand),
@@ -315,6 +326,9 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Image(command) => image::run(&cx, command).await,
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
+        Command::Whoami => user::whoami(&cx).await,
+        Command::User(command) => user::run(&cx, command).await,
+        Command::Team(command) => team::run(&cx, command).await,
         Command::Quota(command) => quota::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),

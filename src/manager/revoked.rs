@@ -39,6 +39,11 @@ impl Revocations {
         let _ = self.0.send(revoked);
     }
 
+    /// How many listen.
+    pub fn listeners(&self) -> usize {
+        self.0.receiver_count()
+    }
+
     /// What is revoked from now on. A listener that lags has to look at everything anew.
     pub fn listen(&self) -> broadcast::Receiver<Revoked> {
         self.0.subscribe()

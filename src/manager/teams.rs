@@ -70,6 +70,7 @@ impl Manager {
     /// # Errors
     /// Where there is one of that name.
     pub async fn add_team(&self, permit: &Permit, name: TeamName, description: &Line) -> Result<TeamRow> {
+        ensure_choosable(&name)?;
         let row = TeamRow::new(name, description.to_string(), Timestamp::now());
         let mut tx = self.store.write().await?;
         teams::insert(&mut tx, &row).await.map_err(|e| taken(e, &row.name))?;
@@ -88,6 +89,7 @@ impl Manager {
         let old_name = row.name.clone();
         let mut told = Vec::new();
         if let Some(name) = &change.name {
+            ensure_choosable(name)?;
             row.name = name.clone();
             told.push(format!("name {name}"));
         }
@@ -175,6 +177,16 @@ async fn member(tx: &mut Write, permit: &Permit) -> Result<users::UserRow> {
 
 fn gone() -> ManagerError {
     ManagerError::not_found("the team is gone").hint("see `gvm team list`")
+}
+
+/// Words that stand for no team where one can be named.
+fn ensure_choosable(name: &TeamName) -> Result<()> {
+    match name.as_str() {
+        "none" | "all" | "host" => {
+            Err(ManagerError::invalid(format!("the name {name} means something else")).hint("choose another"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn taken(error: StoreError, name: &TeamName) -> ManagerError {

@@ -105,7 +105,7 @@ impl Manager {
                 Err(_) => Err(silent(LOOK)),
             }
         };
-        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.user_names(), observe_all);
+        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.owner_names(owner), observe_all);
         let (rows, owners) = (rows?, owners?);
         let teams = self.team_names(&rows).await?;
         let team = |vm: &Vm| vm.team.and_then(|team| teams.get(&team).cloned());

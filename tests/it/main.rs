@@ -12,6 +12,7 @@ mod gpus;
 mod house;
 mod hypervisor;
 mod mock_cards;
+mod people;
 mod profiles;
 mod quota;
 mod reconcile;

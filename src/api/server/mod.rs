@@ -36,6 +36,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
+pub use self::access::ended as access_ended;
 use self::error::ApiError;
 use crate::auth::peercred::{PeerError, Peers};
 use crate::auth::policy::{self, Action, Permit};

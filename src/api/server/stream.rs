@@ -28,10 +28,10 @@ const LOG_LINES: (usize, usize) = (200, 100_000);
 /// Keeps proxies and clients from closing a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Close codes of the console (RFC 6455, section 7.4.1): the end of the line, and "come again" for a viewer that was
-/// too slow or whose manager goes down, or no more for who may not any more.
+/// too slow or whose manager goes down; above 4000, the status that a request would be refused with.
 const CONSOLE_ENDED: u16 = 1000;
 const CONSOLE_AGAIN: u16 = 1012;
-const CONSOLE_DENIED: u16 = 1008;
+const CONSOLE_DENIED: u16 = 4403;
 
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),

@@ -239,7 +239,9 @@ impl Manager {
         gpus::write_leases(&mut tx, vm.id, vm.generation, &chosen).await?;
         // Only now is it known how much memory its cards have.
         let holds = quotas::usage_of_vm(&mut tx, &vm).await?;
-        self.check_quota(&mut tx, Growth { after: (team, &holds), ..growth }).await?;
+        if !chosen.partitions.is_empty() {
+            self.check_quota(&mut tx, Growth { after: (team, &holds), ..growth }).await?;
+        }
         let row = Self::pending(permit, wish.action, format!("{}.{}", vm.name, user.name), Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
         if wish.end == End::Commit {

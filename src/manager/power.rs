@@ -77,8 +77,10 @@ impl Manager {
         vm.generation = vm.generation.next();
         if wanted.is_up() {
             self.renew_gpus(&mut tx, &mut vm, seen.as_deref(), permit.user(), &observed).await?;
-            let holds = quotas::usage_of_vm(&mut tx, &vm).await?;
-            self.check_quota(&mut tx, growth(&vm, permit.user(), &held, &holds)).await?;
+            if !vm.placement.gpus.is_empty() {
+                let holds = quotas::usage_of_vm(&mut tx, &vm).await?;
+                self.check_quota(&mut tx, growth(&vm, permit.user(), &held, &holds)).await?;
+            }
         }
         if matches!(wanted, Wanted::Restart | Wanted::ForceRestart) {
             vm.restart_requested = Some(vm.generation);

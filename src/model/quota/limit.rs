@@ -20,6 +20,9 @@ pub enum Limit {
 /// The word for no limit.
 const UNLIMITED: &str = "unlimited";
 
+/// More than anybody has of anything; in the unit of amounts every reader of JSON holds it without loss.
+const MOST: u64 = 1_000_000_000_000;
+
 /// Why a text is no limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
@@ -39,6 +42,9 @@ pub enum LimitError {
         /// What is wrong.
         source: UnitError,
     },
+    /// Out of all proportion.
+    #[error("{0}: more than {MOST} is as good as unlimited; write that")]
+    Large(QuotaKind),
 }
 
 impl Limit {
@@ -56,11 +62,16 @@ impl Limit {
             let number = is_number.then(|| digits.parse().ok()).flatten();
             number.ok_or_else(|| LimitError::Number { kind, text: text.chars().take(40).collect() })
         };
-        Ok(Self::At(match kind.unit() {
+        let number = match kind.unit() {
             Unit::Count => number(text)?,
             Unit::Size => text.parse::<Mib>().map_err(|source| LimitError::Size { kind, source })?.0,
             Unit::Hours => number(text.strip_suffix('h').unwrap_or(text))?,
-        }))
+        };
+        Self::at(kind, number)
+    }
+
+    const fn at(kind: QuotaKind, number: u64) -> Result<Self, LimitError> {
+        if number > MOST { Err(LimitError::Large(kind)) } else { Ok(Self::At(number)) }
     }
 
     /// For people, without a unit that the kind says already.
@@ -130,7 +141,7 @@ impl TryFrom<BTreeMap<QuotaKind, Written>> for Quota {
 
     fn try_from(written: BTreeMap<QuotaKind, Written>) -> Result<Self, LimitError> {
         let limit = |(kind, written)| match written {
-            Written::Number(number) => Ok((kind, Limit::At(number))),
+            Written::Number(number) => Limit::at(kind, number).map(|limit| (kind, limit)),
             Written::Text(text) => Limit::parse(kind, &text).map(|limit| (kind, limit)),
         };
         written.into_iter().map(limit).collect::<Result<_, _>>().map(Self)
@@ -217,7 +228,9 @@ mod tests {
             toml::from_str::<Quota>("vms = 3\nvcpus = 'unlimited'\nmemory = '64GiB'\ngpu_hours = 100").unwrap(),
             quota
         );
-        for bad in [r#"{"cats":3}"#, r#"{"vms":-1}"#, r#"{"vms":"many"}"#, r#"{"vms":null}"#] {
+        for bad in
+            [r#"{"cats":3}"#, r#"{"vms":-1}"#, r#"{"vms":"many"}"#, r#"{"vms":null}"#, r#"{"gpu_hours":1000000000001}"#]
+        {
             assert!(serde_json::from_str::<Quota>(bad).is_err(), "{bad}");
         }
     }

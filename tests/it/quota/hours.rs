@@ -193,3 +193,15 @@ async fn used_up_hours_stop_no_machine_and_start_none() {
     change(&life.manager, &eve, vm, ChangeRequest { gpus: Some(Vec::new()), ..nothing() }).await.unwrap();
     power(&life.manager, &eve, vm, Wanted::Start).await.unwrap();
 }
+
+#[test]
+fn months_begin_in_a_zone_that_the_host_knows() {
+    let parse =
+        |text: &str| gvm::config::Config::parse(text, std::path::Path::new("gvm.toml")).map_err(|e| e.to_string());
+    assert_eq!(parse("[people]\nzone = 'UTC'").unwrap().people.zone, "UTC");
+    let error = parse("[people]\nzone = 'Mars/Olympus'").unwrap_err();
+    insta::assert_snapshot!(error, @r#"gvm.toml: people.zone: "Mars/Olympus" is no time zone of this host; use UTC, or one like Europe/Madrid (tzdata)"#);
+    let quota = parse("[people.quota]\nmemory = '64GiB'\nvcpus = 'unlimited'\ngpu_hours = 20").unwrap().people.quota;
+    assert_eq!([QuotaKind::Memory, QuotaKind::Vcpus].map(|kind| quota.amount(kind)), [Some(65_536), None]);
+    assert!(parse("[people.quota]\ncats = 1").unwrap_err().contains("unknown variant `cats`"));
+}

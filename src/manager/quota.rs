@@ -207,7 +207,7 @@ impl Manager {
         let mut quota = quotas::limits_of_user(&mut tx, id).await?.own;
         apply(&mut quota, changes);
         quotas::set_user(&mut tx, id, &quota).await?;
-        self.put_on_record(&mut tx, permit, "quota.set", &format!("user {name}")).await?;
+        self.put_on_record_with(&mut tx, permit, "user.quota", name.as_str(), told("", changes)).await?;
         Ok(commit(tx).await?)
     }
 
@@ -223,7 +223,9 @@ impl Manager {
         apply(&mut limits.own, own);
         apply(&mut limits.member, member);
         quotas::set_team(&mut tx, id, &limits).await?;
-        self.put_on_record(&mut tx, permit, "quota.set", &format!("team {name}")).await?;
+        let told = [told("", own), told("each member: ", member)].into_iter().filter(|told| !told.is_empty());
+        let told = told.collect::<Vec<_>>().join("; ");
+        self.put_on_record_with(&mut tx, permit, "team.quota", name.as_str(), told).await?;
         Ok(commit(tx).await?)
     }
 }
@@ -234,6 +236,16 @@ fn no_team() -> ManagerError {
 
 fn apply(quota: &mut Quota, changes: &LimitChanges) {
     changes.iter().for_each(|(kind, limit)| quota.set(*kind, *limit));
+}
+
+/// Changes for the record.
+fn told(of: &str, changes: &LimitChanges) -> String {
+    let one = |(kind, limit): (&QuotaKind, &Option<Limit>)| match limit {
+        Some(limit) => format!("{kind} {}", limit.show(*kind)),
+        None => format!("{kind} default"),
+    };
+    let all = changes.iter().map(one).collect::<Vec<_>>().join(", ");
+    if all.is_empty() { all } else { format!("{of}{all}") }
 }
 
 fn lines(

@@ -83,7 +83,7 @@ pub async fn set_user(
         shared.manager.set_user_quota(&permit, &changes(&body.limits)?).await?;
         shared.manager.quota_of_user(&permit, None).await
     };
-    Ok(Json(view(audited(&shared, &caller, "quota.set", &user, result.await).await?)))
+    Ok(Json(view(audited(&shared, &caller, "user.quota", &user, result.await).await?)))
 }
 
 /// Changes limits of a team, and of each of its members.
@@ -101,7 +101,7 @@ pub async fn set_team(
         shared.manager.set_team_quota(&permit, &own, &member).await?;
         shared.manager.quota_of_team(&permit, None).await
     };
-    Ok(Json(view(audited(&shared, &caller, "quota.set", &team, result.await).await?)))
+    Ok(Json(view(audited(&shared, &caller, "team.quota", &team, result.await).await?)))
 }
 
 fn changes(typed: &BTreeMap<String, Option<String>>) -> Result<LimitChanges, ManagerError> {

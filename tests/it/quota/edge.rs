@@ -44,7 +44,7 @@ async fn of_500_by_all_members_at_once_exactly_the_teams_limit_is_admitted() {
     }
 }
 
-/// Cases F-same-gpu-twice and F-quota-race: two cards of four vGPUs each, five people who may have two and ask for four.
+/// Case F-same-gpu-twice: two cards of four vGPUs each, five people who may have two and ask for four.
 #[tokio::test(flavor = "multi_thread", worker_threads = 8)]
 async fn eight_parts_and_twenty_requests_of_people_who_may_have_two() {
     for delay in [1, 1_000, 20_000] {

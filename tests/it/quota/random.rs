@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 
 use gvm::manager::reconciler::{Looked, look};
+use gvm::model::gpu::LeaseState;
 use gvm::model::id::VmId;
 use gvm::model::units::Mib;
+use gvm::store::gpu_time;
 use gvm::store::vms::VmFilter;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -223,6 +225,25 @@ impl Story {
         }
     }
 
+    /// A time is open exactly while a lease is there that is not being given back.
+    async fn check_times(&self) {
+        let store = &self.life().store;
+        let leases = store.leases().await.unwrap();
+        let ever = Month { begin: Timestamp::MIN, end: Timestamp::MAX };
+        for person in &self.people {
+            let mut tx = store.write().await.unwrap();
+            let times = gpu_time::held(&mut tx, Holder::User(id(person)), ever).await.unwrap();
+            drop(tx);
+            let mut held = 0;
+            for lease in leases.iter().filter(|lease| lease.state != LeaseState::Sanitising) {
+                let owner = store.vm(lease.vm).await.unwrap().unwrap().owner;
+                held += usize::from(owner == id(person));
+            }
+            assert_eq!(times.iter().filter(|time| time.ended_at.is_none()).count(), held);
+            assert!(times.iter().all(|time| time.ended_at.is_none_or(|end| end >= time.began_at)));
+        }
+    }
+
     async fn limits(&self, holder: Holder) -> Quota {
         match holder {
             Holder::Team(team) => self.life().store.limits_of_team(team).await.unwrap().own,
@@ -258,6 +279,7 @@ fn random_stories_never_exceed_a_limit() {
                 let before = story.holders().await;
                 story.act(act).await;
                 story.check(&before).await;
+                story.check_times().await;
             }
             admitted.set(admitted.get() + story.admitted);
             refused.set(refused.get() + story.refused);

@@ -109,6 +109,25 @@ mod tests {
         assert_eq!(card_seconds(&[open], month, at("2028-02-01T00:00:00Z")), 0);
     }
 
+    /// Case F-dst-and-usage: instants are kept, and only the edges of months are local.
+    #[test]
+    fn a_month_with_a_clock_change_has_an_hour_more_or_less() {
+        let berlin = TimeZone::posix("CET-1CEST,M3.5.0,M10.5.0/3").unwrap();
+        let always = held(WHOLE, "2026-01-01T00:00:00Z", None);
+        let now = at("2027-01-01T00:00:00Z");
+        for (day, hours) in
+            [("2026-03-15T00:00:00Z", 743), ("2026-10-15T00:00:00Z", 745), ("2026-07-15T00:00:00Z", 744)]
+        {
+            assert_eq!(card_seconds(&[always], Month::of(at(day), &berlin), now), hours * 3600, "{day}");
+        }
+        for (from, to) in
+            [("2026-03-29T00:30:00Z", "2026-03-29T01:30:00Z"), ("2026-10-25T00:30:00Z", "2026-10-25T01:30:00Z")]
+        {
+            let time = held(WHOLE, from, Some(to));
+            assert_eq!(card_seconds(&[time], Month::of(time.began_at, &berlin), now), 3600, "{from}");
+        }
+    }
+
     proptest! {
         /// Two months beside each other count what both together do, and nothing counts more than a card is there.
         #[test]

@@ -7,6 +7,7 @@ mod kinds;
 mod races;
 mod random;
 mod whose;
+mod wire;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -246,6 +246,9 @@ pub struct GpuConfig {
     pub vgpu_policy: VgpuPolicy,
 }
 
+/// The zone that needs no data of the host.
+pub const UTC: &str = "UTC";
+
 /// People.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -256,13 +259,21 @@ pub struct PeopleConfig {
     pub operators: Vec<String>,
     /// Whoever may use the socket is a member at the first sight. Without it only who was added with `gvm user add`.
     pub add_from_socket: bool,
-    /// What every member may hold at once.
+    /// What every member may hold where neither they nor their team have limits of their own.
     pub quota: Quota,
+    /// The zone in which months of GPU hours begin, such as `Europe/Madrid`.
+    pub zone: String,
 }
 
 impl Default for PeopleConfig {
     fn default() -> Self {
-        Self { admins: Vec::new(), operators: Vec::new(), add_from_socket: true, quota: Quota::default() }
+        Self {
+            admins: Vec::new(),
+            operators: Vec::new(),
+            add_from_socket: true,
+            quota: Quota::default(),
+            zone: UTC.to_owned(),
+        }
     }
 }
 
@@ -370,6 +381,11 @@ impl Config {
             ));
         }
         self.check_numbers()?;
+        let zone = &self.people.zone;
+        if zone != UTC && jiff::tz::TimeZone::get(zone).is_err() {
+            let problem = format!("{zone:?} is no time zone of this host; use UTC, or one like Europe/Madrid (tzdata)");
+            return Err(("people.zone", problem));
+        }
         if !word(&self.gateway.host, 253) && self.gateway.host.parse::<IpAddr>().is_err() {
             return Err(("gateway.host", format!("{:?} is neither a host name nor an address", self.gateway.host)));
         }

@@ -11,6 +11,7 @@ mod caps;
 mod gpu;
 mod image;
 mod people;
+mod quota;
 mod token;
 
 pub use self::access::{
@@ -28,6 +29,7 @@ pub use self::people::{
     AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
     SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
 };
+pub use self::quota::{QuotaLineView, QuotaView, SetQuota};
 pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.
@@ -58,6 +60,8 @@ pub struct CreateVm {
     pub user_data: Option<String>,
     /// Labels.
     pub tags: Vec<String>,
+    /// The team that it counts for; the owner's default one where absent.
+    pub team: Option<String>,
     /// TPM 2.0.
     pub tpm: Option<bool>,
     /// Define it, but leave it off.
@@ -96,6 +100,8 @@ pub struct ChangeVm {
     pub gpus: Option<Vec<String>>,
     /// Limits to change.
     pub caps: CapsPatch,
+    /// The team that it counts for from here on.
+    pub team: Option<String>,
     /// Lifetime after each start; empty text takes it away.
     pub ttl: Option<String>,
     /// Labels to put on.
@@ -113,6 +119,9 @@ pub struct VmView {
     pub name: String,
     /// Owner's login.
     pub owner: String,
+    /// The team that it counts for; empty where it counts for none.
+    #[serde(default)]
+    pub team: String,
     /// State word: pending, creating, running, paused, stopping, stopped, deleted, deleting, failed, degraded, unknown.
     pub state: String,
     /// What the state means just now, in plain words; empty where there is nothing to say.

@@ -105,6 +105,9 @@ pub struct SetArgs {
     /// them, or none; may be repeated
     #[arg(long = "gpu", value_name = "GPU")]
     gpus: Vec<String>,
+    /// Team that it counts for from here on
+    #[arg(long, value_name = "TEAM")]
+    team: Option<String>,
     #[command(flatten)]
     limits: LimitArgs,
     #[command(flatten)]
@@ -193,9 +196,9 @@ pub async fn tag(cx: &Context, command: TagCommand) -> CliResult {
 /// # Errors
 /// See [`CliError`].
 pub async fn set(cx: &Context, args: SetArgs) -> CliResult {
-    if args.limits.is_empty() && args.ttl.is_none() && args.gpus.is_empty() {
+    if args.limits.is_empty() && args.ttl.is_none() && args.gpus.is_empty() && args.team.is_none() {
         let nothing = CliError::invalid("there is nothing to change");
-        return Err(nothing.hint("give a limit, --ttl or --gpu; see `gvm set --help`"));
+        return Err(nothing.hint("give a limit, --ttl, --gpu or --team; see `gvm set --help`"));
     }
     let gpus = gpus(&args.gpus)?;
     let is_about_gpus = gpus.is_some();
@@ -203,12 +206,14 @@ pub async fn set(cx: &Context, args: SetArgs) -> CliResult {
         Limit::Lift => String::new(),
         Limit::Value(ttl) => ttl.to_string(),
     });
-    let request = ChangeVm { caps: args.limits.patch(), ttl, gpus, ..ChangeVm::default() };
+    let is_about_team = args.team.is_some();
+    let request = ChangeVm { caps: args.limits.patch(), ttl, gpus, team: args.team, ..ChangeVm::default() };
     let done = change(cx, &args.vm, &request, &args.wait).await?;
     cx.out.result(&done, || {
         let ttl = or_none(done.vm.ttl_seconds.map(span).unwrap_or_default());
         let gpus = if is_about_gpus { format!("GPUs {}; ", or_none(vm::gpus(&done.vm))) } else { String::new() };
-        format!("{}: {gpus}limits {}; lifetime {ttl}", done.vm.name, caps(&done.vm.caps))
+        let team = if is_about_team { format!("team {}; ", done.vm.team) } else { String::new() };
+        format!("{}: {team}{gpus}limits {}; lifetime {ttl}", done.vm.name, caps(&done.vm.caps))
     })
 }
 

@@ -10,7 +10,7 @@ use super::context::Context;
 use super::error::{CliError, CliResult};
 use super::goal::Goal;
 use super::wait::{WaitArgs, follow};
-use super::{files, key, ssh, table};
+use super::{files, key, quota, ssh, table};
 use crate::api::types::{Accepted, CreateVm, DryRun, VmView};
 
 /// Largest cloud-init document that is sent.
@@ -58,6 +58,9 @@ pub struct CreateArgs {
     /// Label; may be repeated
     #[arg(long = "tag", value_name = "TAG")]
     tags: Vec<String>,
+    /// Team that it counts for [default: your default team]
+    #[arg(long, value_name = "TEAM")]
+    team: Option<String>,
     /// Give it a TPM 2.0 (--tpm=false: none, whatever the profile says)
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", require_equals = true)]
     tpm: Option<bool>,
@@ -92,6 +95,7 @@ impl CreateArgs {
             priority: self.priority.clone(),
             user_data,
             tags: self.tags.clone(),
+            team: self.team.clone(),
             tpm: self.tpm,
             is_stopped: self.stopped,
         })
@@ -158,6 +162,10 @@ fn would_be(run: &DryRun) -> String {
         let node = gpu.numa_node.map(|node| format!(", NUMA node {node}")).unwrap_or_default();
         let along = if gpu.siblings.is_empty() { String::new() } else { format!(", with {}", gpu.siblings.join(", ")) };
         text.push_str(&format!("\n  GPU {} {}{node}{along}", gpu.address, gpu.model));
+    }
+    let quota = quota::after_next(&run.quota);
+    if !quota.is_empty() {
+        text.push_str(&format!("\n  quota afterwards: {quota}"));
     }
     text
 }

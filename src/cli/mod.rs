@@ -38,6 +38,7 @@ mod output;
 mod power;
 mod profile;
 mod progress;
+mod quota;
 #[cfg(test)]
 mod samples;
 mod scan;
@@ -178,6 +179,9 @@ enum Command {
     /// See the record of who did what, and verify it
     #[command(subcommand)]
     Audit(audit::AuditCommand),
+    /// See what you hold and may hold
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Look after the manager itself
@@ -357,6 +361,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::User(command) => user::run(&cx, command).await,
         Command::Team(command) => team::run(&cx, command).await,
         Command::Audit(command) => audit::run(&cx, command).await,
+        Command::Quota(command) => quota::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::Admin(command) => admin::run(&cx, command).await,
         Command::CheckConfig(_)

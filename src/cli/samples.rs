@@ -8,6 +8,7 @@ pub fn vm() -> VmView {
         id: "0192f0c1-2b3c-7d4e-8f50-111213141516".to_owned(),
         name: "dev".to_owned(),
         owner: "alice".to_owned(),
+        team: String::new(),
         state: "running".to_owned(),
         detail: String::new(),
         profile: "debian".to_owned(),

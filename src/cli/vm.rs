@@ -125,6 +125,7 @@ fn facts(vm: &VmView) -> String {
     card(&[
         ("Name", vm.name.clone()),
         ("Owner", vm.owner.clone()),
+        ("Team", vm.team.clone()),
         ("Id", vm.id.clone()),
         ("State", vm.state.clone()),
         ("Detail", vm.detail.clone()),

@@ -1,17 +1,20 @@
 //! Rename, resize, limits, lifetime, labels.
 
+use jiff::Timestamp;
+
 use super::create::{AcceptedChange, MAX_TAGS};
 use super::gpus::Now;
+use super::quota::Growth;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::CapsChange;
 use crate::model::gpu::GpuRequest;
 use crate::model::name::{Tag, VmName};
-use crate::model::quota::{self, Usage};
+use crate::model::quota::Usage;
 use crate::model::units::{Mib, Seconds};
-use crate::model::vm::Vm;
+use crate::model::vm::{Vm, VmSpec};
 use crate::plan::vm::needs_restart;
-use crate::store::{StoreError, Write, audit, commit, vms};
+use crate::store::{StoreError, audit, commit, gpu_time, quotas, vms};
 
 /// A request to change a machine, every value parsed. What is absent stays.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +31,8 @@ pub struct ChangeRequest {
     pub gpus: Option<Vec<GpuRequest>>,
     /// Limits.
     pub caps: CapsChange,
+    /// The team that it counts for.
+    pub team: Option<String>,
     /// Lifetime; `Some(None)` takes it away.
     pub ttl: Option<Option<Seconds>>,
     /// Labels to put on.
@@ -43,7 +48,8 @@ impl ChangeRequest {
             "vm.rename"
         } else if self.vcpus.is_some() || self.memory.is_some() || self.disk.is_some() {
             "vm.resize"
-        } else if self.gpus.is_some() || self.caps != CapsChange::default() || self.ttl.is_some() {
+        } else if self.gpus.is_some() || self.team.is_some() || self.caps != CapsChange::default() || self.ttl.is_some()
+        {
             "vm.set"
         } else {
             "vm.tag"
@@ -78,13 +84,22 @@ impl Manager {
             );
         }
         let before = vm.clone();
+        let held = quotas::usage_of_vm(&mut tx, &before).await?;
         Self::edit_values(&mut vm, &request)?;
         self.check_shape(vm.spec.vcpus, vm.spec.memory, vm.spec.disk, image.as_ref())?;
-        self.check_growth(&mut tx, &before, &vm).await?;
+        if let Some(team) = &request.team {
+            vm.team = self.team_for(&mut tx, vm.owner, Some(team)).await?;
+        }
+        let (asker, ask) = (permit.user(), ask(&before, &vm, &held, request.gpus.as_deref()));
+        let growth = Growth { asker, vm: vm.id, owner: vm.owner, before: (before.team, &held), after: (vm.team, &ask) };
+        self.check_quota(&mut tx, growth).await?;
+        self.check_capacity(&mut tx, ask.beyond(&held).memory()).await?;
         vm.generation = vm.generation.next();
         let mut notes = Vec::new();
         if let (Some(gpus), Some(now)) = (&request.gpus, &now) {
             notes.extend(self.change_gpus(&mut tx, &mut vm, gpus, now, permit.user()).await?);
+            let holds = quotas::usage_of_vm(&mut tx, &vm).await?;
+            self.check_quota(&mut tx, Growth { after: (vm.team, &holds), ..growth }).await?;
         }
         (vm.trouble, vm.attempts, vm.next_try) = (None, 0, None);
         vms::update(&mut tx, &vm).await.map_err(|e| match e {
@@ -93,6 +108,9 @@ impl Manager {
             }
             other => other.into(),
         })?;
+        if before.team != vm.team {
+            gpu_time::note(&mut tx, Timestamp::now()).await?;
+        }
         let row = Self::pending(permit, request.action(), label, Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
         commit(tx).await?;
@@ -133,18 +151,18 @@ impl Manager {
         }
         Ok(())
     }
+}
 
-    /// What is more than before counts against quota and host.
-    async fn check_growth(&self, tx: &mut Write, before: &Vm, after: &Vm) -> Result<()> {
-        let runs = after.desired.is_up();
-        let more = |new: u64, old: u64| if runs { new.saturating_sub(old) } else { 0 };
-        let ask = Usage {
-            vms: 0,
-            vcpus: more(after.spec.vcpus.into(), before.spec.vcpus.into()),
-            memory: Mib(more(after.spec.memory.0, before.spec.memory.0)),
-            disk: Mib(after.spec.disk.0.saturating_sub(before.spec.disk.0)),
-        };
-        quota::check(&self.config.people.quota, &vms::usage(tx, Some(after.owner)).await?, &ask)?;
-        self.check_capacity(tx, ask.memory).await
+/// What a machine will hold: what it holds, in its new size, with the GPUs that are asked for in place of its own.
+fn ask(before: &Vm, after: &Vm, held: &Usage, gpus: Option<&[GpuRequest]>) -> Usage {
+    match gpus {
+        Some(gpus) => {
+            let spec = VmSpec { gpus: gpus.to_vec(), ..after.spec.clone() };
+            Usage::asked((&spec).into(), after.desired)
+        }
+        None => {
+            let of = |vm: &Vm| Usage::of_machine((&vm.spec).into(), vm.desired);
+            held.beyond(&of(before)).plus(&of(after))
+        }
     }
 }

@@ -10,7 +10,7 @@ use super::domain::{self, Surroundings};
 use super::profiles::Profiles;
 use super::{Manager, ManagerError, Result, steps};
 use crate::auth::policy::Permit;
-use crate::model::gpu::{GpuDevice, GpuLease, LeaseState, Partition};
+use crate::model::gpu::{GpuDevice, GpuLease, GpuShare, LeaseState, Partition};
 use crate::model::id::{LeaseId, VmId};
 use crate::model::image::{Boot, Image, ImageDisk, ImageKernel};
 use crate::model::name::ProfileName;
@@ -209,11 +209,12 @@ impl Manager {
             let lease = GpuLease {
                 id: LeaseId::generate(),
                 partition: partition.clone(),
+                share: GpuShare::whole(Mib(0)),
                 vm: vm.id,
                 generation: vm.generation,
                 state: LeaseState::Claimed,
             };
-            match leases::claim(&mut tx, &lease).await {
+            match leases::claim(&mut tx, &lease, vm.created_at).await {
                 Ok(()) => verdict.say("ok", format_args!("{} can be claimed", partition.key())),
                 Err(StoreError::Taken(_)) => verdict.say("note", format_args!("{} is in use now", partition.key())),
                 Err(e) => return Err(e.into()),

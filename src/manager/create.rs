@@ -2,20 +2,21 @@
 
 use jiff::Timestamp;
 
+use super::quota::{Growth, QuotaLine};
 use super::{Kind, Manager, ManagerError, Result, boot, gpus, steps};
 use crate::auth::policy::Permit;
 use crate::model::caps::Caps;
 use crate::model::gpu::{GpuDevice, GpuId, GpuRequest, Partition};
-use crate::model::id::{OpId, VmId};
+use crate::model::id::{OpId, TeamId, VmId};
 use crate::model::name::{ImageName, ProfileName, Tag, VmName};
 use crate::model::principal::User;
-use crate::model::quota::{self, Usage};
+use crate::model::quota::Usage;
 use crate::model::state::{FirstBoot, Observed};
 use crate::model::units::{Mib, Seconds};
 use crate::model::vm::{Desired, Generation, Placement, Vm, VmSpec};
 use crate::plan::{address, place};
 use crate::store::vms::VmSecrets;
-use crate::store::{StoreError, audit, commit, read_meta, vms, write_meta};
+use crate::store::{StoreError, audit, commit, quotas, read_meta, teams, vms, write_meta};
 
 /// Labels on one machine.
 pub(super) const MAX_TAGS: usize = 32;
@@ -49,6 +50,8 @@ pub struct CreateRequest {
     pub user_data: Option<String>,
     /// Labels.
     pub tags: Vec<Tag>,
+    /// The team that it counts for; the person's default one where absent.
+    pub team: Option<String>,
     /// TPM.
     pub tpm: Option<bool>,
     /// Leave it off.
@@ -77,6 +80,8 @@ pub struct Rehearsal {
     pub gpus: Vec<GpuDevice>,
     /// The node that it would stay on.
     pub numa_node: Option<u32>,
+    /// What its owner holds, may hold, and would hold more.
+    pub quota: Vec<QuotaLine>,
     /// What the person should know.
     pub notes: Vec<String>,
 }
@@ -87,10 +92,10 @@ impl Manager {
     /// # Errors
     /// Every refusal says what would have been accepted.
     pub async fn create(&self, permit: &Permit, request: CreateRequest) -> Result<AcceptedChange> {
-        self.create_until(permit, request, End::Commit).await
+        Ok(self.create_until(permit, request, End::Commit).await?.0)
     }
 
-    async fn create_until(&self, permit: &Permit, request: CreateRequest, end: End) -> Result<AcceptedChange> {
+    async fn create_until(&self, permit: &Permit, request: CreateRequest, end: End) -> Result<(AcceptedChange, Usage)> {
         let user = permit.user().ok_or_else(|| ManagerError::denied("only a person can have a VM"))?.clone();
         let profile = self.profile_for(&user, &request.profile).await?;
         let image = self.image_for(&profile, request.image.as_ref()).await?;
@@ -108,7 +113,8 @@ impl Manager {
         let vm_id = VmId::generate();
         let secrets = steps::make_secrets("vm").map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?;
         let desired = if request.is_stopped { Desired::Stopped } else { Desired::Running };
-        let wish = Wish { id: vm_id, name: request.name, desired, tags, action: "vm.create", end };
+        let team = TeamWish::Named(request.team);
+        let wish = Wish { id: vm_id, name: request.name, desired, tags, team, action: "vm.create", end };
         self.admit(permit, &user, spec, wish, &secrets, notes).await
     }
 
@@ -117,11 +123,12 @@ impl Manager {
     /// # Errors
     /// The same refusals.
     pub async fn dry_run(&self, permit: &Permit, request: CreateRequest) -> Result<Rehearsal> {
-        let AcceptedChange { row, notes, .. } = self.create_until(permit, request, End::RollBack).await?;
+        let (AcceptedChange { row, notes, .. }, holds) = self.create_until(permit, request, End::RollBack).await?;
+        let quota = self.quota_lines(row.owner, &holds).await?;
         let ids: Vec<&GpuId> = row.placement.gpus.iter().map(Partition::gpu).collect();
         let mut gpus = self.known_devices();
         gpus.retain(|gpu| ids.contains(&&gpu.id));
-        Ok(Rehearsal { numa_node: place::numa_node(&row.placement.gpus), vm: *row, gpus, notes })
+        Ok(Rehearsal { numa_node: place::numa_node(&row.placement.gpus), vm: *row, gpus, quota, notes })
     }
 
     /// Admits a copy of a machine that is off.
@@ -146,10 +153,11 @@ impl Manager {
             name: Some(name),
             desired: Desired::Running,
             tags: source.tags,
+            team: TeamWish::As(source.team),
             action: "vm.clone",
             end: End::Commit,
         };
-        self.admit(permit, &user, spec, wish, &secrets, Vec::new()).await
+        Ok(self.admit(permit, &user, spec, wish, &secrets, Vec::new()).await?.0)
     }
 
     /// The one transaction: quota, capacity, choices, intent, record.
@@ -161,14 +169,21 @@ impl Manager {
         wish: Wish,
         secrets: &VmSecrets,
         notes: Vec<String>,
-    ) -> Result<AcceptedChange> {
+    ) -> Result<(AcceptedChange, Usage)> {
         // Looked at before the transaction: nothing of the host is asked inside of one.
         let seen = self.look_for(&spec.gpus).await?;
         let mut tx = self.store.write().await?;
         let running = wish.desired == Desired::Running;
-        let ask = ask(&spec, running);
-        quota::check(&self.config.people.quota, &vms::usage(&mut tx, Some(user.id)).await?, &ask)?;
-        self.check_capacity(&mut tx, ask.memory).await?;
+        let team = match &wish.team {
+            TeamWish::As(Some(team)) if teams::has_member(&mut tx, *team, user.id).await? => Some(*team),
+            TeamWish::As(_) => self.team_for(&mut tx, user.id, None).await?,
+            TeamWish::Named(named) => self.team_for(&mut tx, user.id, named.as_deref()).await?,
+        };
+        let ask = Usage::asked((&spec).into(), wish.desired);
+        let before = (None, &Usage::default());
+        let growth = Growth { asker: Some(user), vm: wish.id, owner: user.id, before, after: (team, &ask) };
+        self.check_quota(&mut tx, growth).await?;
+        self.check_capacity(&mut tx, ask.memory()).await?;
         let taken = vms::addresses(&mut tx).await?;
         let subnet = self.config.network.subnet;
         let no_address = || {
@@ -186,7 +201,7 @@ impl Manager {
             host: self.host().id,
             mac: address::pick_mac(wish.id, &taken.1),
             address,
-            gpus: chosen.partitions,
+            gpus: chosen.partitions.clone(),
             mmio64: chosen.mmio64,
             huge_page: None,
         };
@@ -198,7 +213,7 @@ impl Manager {
             id: wish.id,
             name,
             owner: user.id,
-            team: None,
+            team,
             first_boot: if spec.clone_of.is_some() { FirstBoot::Waiting } else { FirstBoot::default() },
             spec,
             desired: wish.desired,
@@ -221,16 +236,20 @@ impl Manager {
                 .hint("choose another name, or delete that one first"),
             other => other.into(),
         })?;
-        gpus::write_leases(&mut tx, vm.id, vm.generation, &vm.placement.gpus).await?;
+        gpus::write_leases(&mut tx, vm.id, vm.generation, &chosen).await?;
+        // Only now is it known how much memory its cards have.
+        let holds = quotas::usage_of_vm(&mut tx, &vm).await?;
+        if !chosen.partitions.is_empty() {
+            self.check_quota(&mut tx, Growth { after: (team, &holds), ..growth }).await?;
+        }
         let row = Self::pending(permit, wish.action, format!("{}.{}", vm.name, user.name), Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
-        if wish.end == End::RollBack {
-            return Ok(AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes });
+        if wish.end == End::Commit {
+            commit(tx).await?;
+            self.watch.begin(&vm, format!("{} as {}", vm.spec.profile, vm.name));
+            self.look_at(vm.id);
         }
-        commit(tx).await?;
-        self.watch.begin(&vm, format!("{} as {}", vm.spec.profile, vm.name));
-        self.look_at(vm.id);
-        Ok(AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes })
+        Ok((AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes }, holds))
     }
 
     /// True where the guest's SSH server was seen to answer.
@@ -252,16 +271,16 @@ struct Wish {
     name: Option<VmName>,
     desired: Desired,
     tags: Vec<Tag>,
+    team: TeamWish,
     action: &'static str,
 }
 
-const fn ask(spec: &VmSpec, running: bool) -> Usage {
-    Usage {
-        vms: 1,
-        vcpus: if running { spec.vcpus as u64 } else { 0 },
-        memory: if running { spec.memory } else { Mib(0) },
-        disk: spec.disk,
-    }
+/// The team that a machine is to count for.
+enum TeamWish {
+    /// The one that is named, else the default one.
+    Named(Option<String>),
+    /// That of the machine that it is a copy of, where one is in it.
+    As(Option<TeamId>),
 }
 
 /// `PROFILE`, `PROFILE-2`, `PROFILE-3`, ...

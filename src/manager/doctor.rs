@@ -20,7 +20,7 @@ use crate::model::network::NetworkSpec;
 use crate::model::principal::User;
 use crate::model::profile::Profile;
 use crate::model::quota::{self, Usage};
-use crate::model::vm::domain_name;
+use crate::model::vm::{Desired, domain_name};
 pub use crate::plan::doctor::Finding;
 use crate::plan::doctor::profile::{Admission, ProfilePatient, Refusal, examine_for};
 use crate::plan::doctor::{Patient, examine};
@@ -121,8 +121,8 @@ impl Manager {
         let image = self.image_for(profile, None).await;
         let found = image.as_ref().ok().and_then(Option::as_ref);
         let shape = self.check_shape(profile.vcpus, profile.memory, profile.disk, found);
-        let ask = Usage { vms: 1, vcpus: profile.vcpus.into(), memory: profile.memory, disk: profile.disk };
-        let quota = quota::check(&self.config.people.quota, &Usage::default(), &ask);
+        let (none, ask) = (Usage::default(), Usage::asked(profile.into(), Desired::Running));
+        let over = quota::exceeded(&quota::Whose::Yours, &self.config.people.quota, &none, &none, &ask);
         let mut tx = self.store.write().await?;
         let capacity = self.check_capacity(&mut tx, profile.memory).await;
         let table = match &chart.seen {
@@ -134,10 +134,13 @@ impl Manager {
         Ok(Admission {
             image: image.map(|image| image.map(|image| image.name.to_string())).map_err(refusal),
             shape: shape.map_err(refusal),
-            quota: quota.map_err(|e| Refusal {
-                message: e.to_string(),
-                hint: Some("raise it under [people.quota] in /etc/gvm/gvm.toml; systemctl restart gvm".to_owned()),
-            }),
+            quota: match over.is_empty() {
+                true => Ok(()),
+                false => Err(Refusal {
+                    message: quota::QuotaExceeded(over).to_string(),
+                    hint: Some("raise it under [people.quota] in /etc/gvm/gvm.toml; systemctl restart gvm".to_owned()),
+                }),
+            },
             capacity: capacity.map_err(refusal),
             gpus: table.pick(&profile.gpus),
         })

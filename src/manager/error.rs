@@ -148,7 +148,10 @@ impl From<HypervisorError> for ManagerError {
 impl From<QuotaExceeded> for ManagerError {
     fn from(error: QuotaExceeded) -> Self {
         Self::new(Kind::OverQuota, error.to_string())
-            .hint("delete or stop what you do not need (gvm list), or ask an administrator for a larger quota")
+            .hint(
+                "delete or stop what you do not need (gvm list), or ask an administrator for a larger quota; `gvm quota show` \
+                 says what you have",
+            )
     }
 }
 

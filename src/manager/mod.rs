@@ -27,6 +27,7 @@ mod look;
 pub mod people;
 pub mod power;
 pub mod profiles;
+pub mod quota;
 pub mod reconciler;
 pub mod record;
 pub mod revoked;

@@ -3,13 +3,14 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::create::AcceptedChange;
+use super::quota::Growth;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
-use crate::model::quota::{self, Usage};
+use crate::model::principal::User;
+use crate::model::quota::Usage;
 use crate::model::state::Observed;
-use crate::model::units::Mib;
 use crate::model::vm::{Desired, Vm};
-use crate::store::{StoreError, Write, audit, commit, vms};
+use crate::store::{StoreError, Write, audit, commit, quotas, vms};
 
 /// What a person wants of a machine's power.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,10 +72,15 @@ impl Manager {
         let seen = if wanted.is_up() { self.look_for(&vm.spec.gpus).await? } else { None };
         let mut tx = self.store.write().await?;
         let mut vm = vms::read(&mut tx, vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
-        self.want(&mut tx, &mut vm, wanted, &observed).await?;
+        let held = quotas::usage_of_vm(&mut tx, &vm).await?;
+        self.want(&mut tx, &mut vm, wanted, &observed, permit.user()).await?;
         vm.generation = vm.generation.next();
         if wanted.is_up() {
             self.renew_gpus(&mut tx, &mut vm, seen.as_deref(), permit.user(), &observed).await?;
+            if !vm.placement.gpus.is_empty() {
+                let holds = quotas::usage_of_vm(&mut tx, &vm).await?;
+                self.check_quota(&mut tx, growth(&vm, permit.user(), &held, &holds)).await?;
+            }
         }
         if matches!(wanted, Wanted::Restart | Wanted::ForceRestart) {
             vm.restart_requested = Some(vm.generation);
@@ -95,7 +101,14 @@ impl Manager {
         Ok(AcceptedChange { operation: row.id, vm: vm.id, row: Box::new(vm), notes: Vec::new() })
     }
 
-    async fn want(&self, tx: &mut Write, vm: &mut Vm, wanted: Wanted, observed: &Observed) -> Result<()> {
+    async fn want(
+        &self,
+        tx: &mut Write,
+        vm: &mut Vm,
+        wanted: Wanted,
+        observed: &Observed,
+        user: Option<&User>,
+    ) -> Result<()> {
         let name = vm.name.clone();
         if vm.is_deleted() && !matches!(wanted, Wanted::Undelete | Wanted::DeleteNow) {
             return Err(ManagerError::conflict(format!("VM {name} is deleted")).hint(format!("gvm undelete {name}")));
@@ -104,7 +117,7 @@ impl Manager {
             Wanted::Start => {
                 let is_being_stopped =
                     vm.desired == Desired::Stopped && (vm.stop_asked_at.is_some() || vm.is_force_stop);
-                self.want_up(tx, vm, Desired::Running).await?;
+                self.want_up(tx, vm, user).await?;
                 // A stop under way is let come to its end first; one that nobody noted yet is not taken for the
                 // guest's own wish.
                 if is_being_stopped || vm.started_at.is_some() && observed.is_off() {
@@ -124,7 +137,7 @@ impl Manager {
                 if observed.is_off() && vm.desired == Desired::Stopped {
                     return Err(off(vm, "restarted"));
                 }
-                self.want_up(tx, vm, Desired::Running).await?;
+                self.want_up(tx, vm, user).await?;
                 vm.is_force_stop = wanted == Wanted::ForceRestart && !observed.is_off();
             }
             Wanted::Pause => {
@@ -158,16 +171,23 @@ impl Manager {
         Ok(())
     }
 
-    /// CPU and memory of a stopped machine count anew when it is to run.
-    async fn want_up(&self, tx: &mut Write, vm: &mut Vm, desired: Desired) -> Result<()> {
+    /// What a stopped machine does not hold counts anew when it is to run. What its request tells of is checked before
+    /// cards are chosen: who may not have them is not told that there are none.
+    async fn want_up(&self, tx: &mut Write, vm: &mut Vm, user: Option<&User>) -> Result<()> {
         if vm.desired == Desired::Stopped {
-            let ask = Usage { vcpus: u64::from(vm.spec.vcpus), memory: vm.spec.memory, vms: 0, disk: Mib(0) };
-            quota::check(&self.config.people.quota, &vms::usage(tx, Some(vm.owner)).await?, &ask)?;
-            self.check_capacity(tx, ask.memory).await?;
+            let held = quotas::usage_of_vm(tx, vm).await?;
+            let ask = Usage::asked((&vm.spec).into(), Desired::Running);
+            self.check_quota(tx, growth(vm, user, &held, &ask)).await?;
+            self.check_capacity(tx, ask.memory()).await?;
         }
-        vm.desired = desired;
+        vm.desired = Desired::Running;
         Ok(())
     }
+}
+
+/// A machine that counts for the same team as before.
+const fn growth<'a>(vm: &Vm, asker: Option<&'a User>, held: &'a Usage, holds: &'a Usage) -> Growth<'a> {
+    Growth { asker, vm: vm.id, owner: vm.owner, before: (vm.team, held), after: (vm.team, holds) }
 }
 
 fn off(vm: &Vm, doing: &str) -> ManagerError {

@@ -160,7 +160,7 @@ impl Manager {
     /// Checks that the memory still fits beside all that should run.
     pub(super) async fn check_capacity(&self, tx: &mut Write, more: Mib) -> Result<()> {
         let capacity = self.host().capacity;
-        let used = vms::usage(tx, None).await?.memory;
+        let used = vms::given_memory(tx).await?;
         let free = Mib(capacity.memory.0.saturating_sub(capacity.reserve.0).saturating_sub(used.0));
         if more > free {
             return Err(ManagerError::no_capacity(format!(

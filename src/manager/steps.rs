@@ -311,7 +311,7 @@ async fn edit(manager: &Manager, vm: &Vm, step: &'static str, change: impl FnOnc
     change(&mut fresh);
     vms::update(&mut tx, &fresh).await.map_err(on_store)?;
     if fresh.started_at.is_some() && !fresh.placement.gpus.is_empty() {
-        leases::set_state(&mut tx, vm.id, LeaseState::Attached).await.map_err(on_store)?;
+        leases::set_state(&mut tx, vm.id, LeaseState::Attached, Timestamp::now()).await.map_err(on_store)?;
     }
     commit(tx).await.map_err(on_store)
 }
@@ -353,7 +353,7 @@ async fn forget(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     let on_store = |error: StoreError| Failure::store(step, &error);
     let mut tx = manager.store.write().await.map_err(on_store)?;
     // The domain was observed to be gone before this step: the proof on which leases are given up.
-    leases::release(&mut tx, vm.id).await.map_err(on_store)?;
+    leases::release(&mut tx, vm.id, Timestamp::now()).await.map_err(on_store)?;
     vms::forget(&mut tx, vm.id).await.map_err(on_store)?;
     audit::finish(&mut tx, vm.id, vm.generation, Outcome::Success, "", Timestamp::now()).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)?;

@@ -1,12 +1,12 @@
 //! The read side: what people see, put together from the store and the hypervisor at the moment of asking.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::Caps;
-use crate::model::id::{UserId, VmId};
+use crate::model::id::{TeamId, UserId, VmId};
 use crate::model::name::UserName;
 use crate::model::state::{Observed, VmState};
 use crate::model::vm::Vm;
@@ -20,6 +20,8 @@ pub struct VmDetails {
     pub vm: Vm,
     /// Owner's login.
     pub owner: String,
+    /// Name of the team that it counts for.
+    pub team: Option<String>,
     /// Derived state.
     pub state: VmState,
     /// In plain words what the state means just now.
@@ -73,8 +75,18 @@ impl Manager {
     /// Where the store fails.
     pub async fn details_of(&self, vm: Vm) -> Result<VmDetails> {
         let owner = self.store.user(vm.owner).await?.map(|user| user.name.to_string()).unwrap_or_default();
+        let team = self.team_names(std::slice::from_ref(&vm)).await?.into_values().next();
         let observed = self.observe_within(vm.id, LOOK).await;
-        Ok(self.describe(vm, owner, &observed))
+        Ok(self.describe(vm, owner, team, &observed))
+    }
+
+    /// Names of the teams that these machines count for: mostly one or none.
+    async fn team_names(&self, vms: &[Vm]) -> Result<HashMap<TeamId, String>> {
+        let mut names = HashMap::new();
+        for team in vms.iter().filter_map(|vm| vm.team).collect::<HashSet<_>>() {
+            names.extend(self.store.team(team).await?.map(|row| (team, row.name.to_string())));
+        }
+        Ok(names)
     }
 
     /// Machines of the one who asks, or everybody's with a permit for that.
@@ -96,13 +108,16 @@ impl Manager {
         let (rows, observed) = tokio::join!(self.store.vms(filter), observe_all);
         let rows = rows?;
         let owners = self.owners_of(permit, &rows).await?;
+        let teams = self.team_names(&rows).await?;
+        let team = |vm: &Vm| vm.team.and_then(|team| teams.get(&team).cloned());
         let observed = match observed {
             Ok(all) => all,
             Err(why) => {
                 let why = Observed::Unknown(why);
                 let describe = |vm: Vm| {
                     let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
-                    self.describe(vm, owner, &why)
+                    let team = team(&vm);
+                    self.describe(vm, owner, team, &why)
                 };
                 return Ok(rows.into_iter().map(describe).collect());
             }
@@ -110,7 +125,8 @@ impl Manager {
         let describe = |vm: Vm| {
             let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
             let seen = observed.get(&vm.id).unwrap_or(&Observed::Missing);
-            self.describe(vm, owner, seen)
+            let team = team(&vm);
+            self.describe(vm, owner, team, seen)
         };
         Ok(rows.into_iter().map(describe).collect())
     }
@@ -124,7 +140,7 @@ impl Manager {
         Ok(self.store.owner_names().await?)
     }
 
-    fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {
+    fn describe(&self, vm: Vm, owner: String, team: Option<String>, observed: &Observed) -> VmDetails {
         let state = VmState::derive(&vm, observed);
         let detail = match &state {
             VmState::Failed { .. } => {
@@ -146,6 +162,7 @@ impl Manager {
             is_reachable: observed.is_active() && self.is_reachable(&vm),
             needs_restart: needs_restart(&vm, observed),
             owner,
+            team,
             state,
             detail,
             caps_in_force,

@@ -294,6 +294,32 @@ pub enum LeaseState {
     Sanitising,
 }
 
+/// How much of its card a partition is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuShare {
+    /// In millionths, 1 to [`GpuShare::WHOLE_PPM`].
+    pub ppm: u32,
+    /// Its memory; zero where it is not known.
+    pub memory: Mib,
+}
+
+impl GpuShare {
+    /// All of a card.
+    pub const WHOLE_PPM: u32 = 1_000_000;
+
+    /// All of a card with this memory.
+    pub const fn whole(memory: Mib) -> Self {
+        Self { ppm: Self::WHOLE_PPM, memory }
+    }
+
+    /// So many of so many equal parts; all of it where that makes no sense.
+    pub fn of(part: u64, whole: u64, memory: Mib) -> Self {
+        let ppm = part.saturating_mul(u64::from(Self::WHOLE_PPM)).checked_div(whole).filter(|ppm| *ppm > 0);
+        let ppm = ppm.and_then(|ppm| u32::try_from(ppm).ok()).unwrap_or(Self::WHOLE_PPM);
+        Self { ppm: ppm.min(Self::WHOLE_PPM), memory }
+    }
+}
+
 /// The holding of one partition by one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLease {
@@ -301,6 +327,8 @@ pub struct GpuLease {
     pub id: LeaseId,
     /// What is held.
     pub partition: Partition,
+    /// How much of the card that is.
+    pub share: GpuShare,
     /// By which machine.
     pub vm: VmId,
     /// The generation of the machine that claimed it.

@@ -11,6 +11,7 @@ pub mod mig;
 pub mod pages;
 pub mod place;
 pub mod shape;
+pub mod share;
 pub mod subnet;
 pub mod vgpu;
 pub mod vm;

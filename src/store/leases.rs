@@ -1,20 +1,30 @@
-//! Leases of GPU partitions. No row means free; the schema itself refuses a second holder.
+//! Leases of GPU partitions. No row means free; the schema itself refuses a second holder. Whatever changes here is noted
+//! in the times that cards were held, in the same transaction.
 
+use jiff::Timestamp;
 use sqlx::sqlite::SqliteRow;
 
-use super::{Result, Store, StoreError, Write, count, int, json, or_taken, parsed, to_json};
-use crate::model::gpu::{GpuLease, LeaseState, Partition};
+use super::{Result, Store, StoreError, Write, count, gpu_time, int, json, or_taken, parsed, to_json};
+use crate::model::gpu::{GpuLease, GpuShare, LeaseState, Partition};
 use crate::model::id::{LeaseId, VmId};
+use crate::model::units::Mib;
 use crate::model::vm::Generation;
 
 fn lease(row: &SqliteRow) -> Result<GpuLease> {
     Ok(GpuLease {
         id: parsed(row, "id")?,
         partition: json(row, "body")?,
+        share: share(row)?,
         vm: parsed(row, "vm_id")?,
         generation: Generation(count(row, "generation")?),
         state: json(row, "state")?,
     })
+}
+
+/// How much of its card a lease's row holds.
+pub(super) fn share(row: &SqliteRow) -> Result<GpuShare> {
+    let ppm = u32::try_from(count(row, "share_ppm")?).unwrap_or(GpuShare::WHOLE_PPM);
+    Ok(GpuShare { ppm, memory: Mib(count(row, "memory_mib")?) })
 }
 
 impl Store {
@@ -32,14 +42,13 @@ impl Store {
     /// # Errors
     /// [`StoreError::Sql`].
     pub async fn leases_of(&self, vm: VmId) -> Result<Vec<GpuLease>> {
-        let rows =
-            sqlx::query("SELECT id, body, vm_id, generation, state FROM gpu_leases WHERE vm_id = $1 ORDER BY id");
+        let rows = sqlx::query("SELECT * FROM gpu_leases WHERE vm_id = $1 ORDER BY id");
         let rows = rows.bind(vm.to_string()).fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
         rows.iter().map(lease).collect()
     }
 }
 
-const ALL: &str = "SELECT id, body, vm_id, generation, state FROM gpu_leases ORDER BY id";
+const ALL: &str = "SELECT * FROM gpu_leases ORDER BY id";
 
 /// All leases, within a transaction.
 ///
@@ -54,7 +63,7 @@ pub async fn read(tx: &mut Write) -> Result<Vec<GpuLease>> {
 ///
 /// # Errors
 /// [`StoreError::Taken`] where it, or the card in another way, is held.
-pub async fn claim(tx: &mut Write, lease: &GpuLease) -> Result<()> {
+pub async fn claim(tx: &mut Write, lease: &GpuLease, now: Timestamp) -> Result<()> {
     let gpu = &lease.partition.gpu().0;
     let kind = lease.partition.use_kind();
     sqlx::query("INSERT INTO gpu_use (gpu_id, kind) VALUES ($1, $2) ON CONFLICT (gpu_id) DO NOTHING")
@@ -64,8 +73,8 @@ pub async fn claim(tx: &mut Write, lease: &GpuLease) -> Result<()> {
         .await
         .map_err(StoreError::Sql)?;
     let inserted = sqlx::query(
-        "INSERT INTO gpu_leases (id, gpu_id, kind, partition_key, body, vm_id, generation, state)
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8)",
+        "INSERT INTO gpu_leases (id, gpu_id, kind, partition_key, body, vm_id, generation, state, memory_mib, share_ppm)
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     )
     .bind(lease.id.to_string())
     .bind(gpu)
@@ -75,12 +84,15 @@ pub async fn claim(tx: &mut Write, lease: &GpuLease) -> Result<()> {
     .bind(lease.vm.to_string())
     .bind(int(lease.generation.0))
     .bind(to_json(&lease.state))
+    .bind(int(lease.share.memory.0))
+    .bind(i64::from(lease.share.ppm))
     .execute(&mut **tx)
     .await;
     match inserted.map_err(or_taken("the GPU")) {
         // The card is in use in the other way: (gpu_id, kind) has no row to refer to.
         Err(StoreError::InUse) => Err(StoreError::Taken("the GPU")),
-        other => other.map(|_| ()),
+        Err(other) => Err(other),
+        Ok(_) => gpu_time::note(tx, now).await,
     }
 }
 
@@ -88,28 +100,28 @@ pub async fn claim(tx: &mut Write, lease: &GpuLease) -> Result<()> {
 ///
 /// # Errors
 /// [`StoreError::Sql`].
-pub async fn set_state(tx: &mut Write, vm: VmId, state: LeaseState) -> Result<()> {
+pub async fn set_state(tx: &mut Write, vm: VmId, state: LeaseState, now: Timestamp) -> Result<()> {
     sqlx::query("UPDATE gpu_leases SET state = $1 WHERE vm_id = $2")
         .bind(to_json(&state))
         .bind(vm.to_string())
         .execute(&mut **tx)
         .await
-        .map(|_| ())
-        .map_err(StoreError::Sql)
+        .map_err(StoreError::Sql)?;
+    gpu_time::note(tx, now).await
 }
 
 /// Moves one lease to a state.
 ///
 /// # Errors
 /// [`StoreError::Sql`].
-pub async fn set_state_of(tx: &mut Write, lease: LeaseId, state: LeaseState) -> Result<()> {
+pub async fn set_state_of(tx: &mut Write, lease: LeaseId, state: LeaseState, now: Timestamp) -> Result<()> {
     sqlx::query("UPDATE gpu_leases SET state = $1 WHERE id = $2")
         .bind(to_json(&state))
         .bind(lease.to_string())
         .execute(&mut **tx)
         .await
-        .map(|_| ())
-        .map_err(StoreError::Sql)
+        .map_err(StoreError::Sql)?;
+    gpu_time::note(tx, now).await
 }
 
 /// Writes anew what a lease holds; its key stays.
@@ -130,26 +142,28 @@ pub async fn set_partition(tx: &mut Write, lease: LeaseId, partition: &Partition
 ///
 /// # Errors
 /// [`StoreError::Sql`].
-pub async fn release(tx: &mut Write, vm: VmId) -> Result<()> {
+pub async fn release(tx: &mut Write, vm: VmId, now: Timestamp) -> Result<()> {
     sqlx::query("DELETE FROM gpu_leases WHERE vm_id = $1")
         .bind(vm.to_string())
         .execute(&mut **tx)
         .await
         .map_err(StoreError::Sql)?;
-    free_unused(tx).await
+    free_unused(tx).await?;
+    gpu_time::note(tx, now).await
 }
 
 /// Gives up one lease; to be called only on proof that nobody uses what it holds.
 ///
 /// # Errors
 /// [`StoreError::Sql`].
-pub async fn release_one(tx: &mut Write, lease: LeaseId) -> Result<()> {
+pub async fn release_one(tx: &mut Write, lease: LeaseId, now: Timestamp) -> Result<()> {
     sqlx::query("DELETE FROM gpu_leases WHERE id = $1")
         .bind(lease.to_string())
         .execute(&mut **tx)
         .await
         .map_err(StoreError::Sql)?;
-    free_unused(tx).await
+    free_unused(tx).await?;
+    gpu_time::note(tx, now).await
 }
 
 async fn free_unused(tx: &mut Write) -> Result<()> {

@@ -25,6 +25,7 @@ fn all() -> Vec<Migration> {
         (6, "people", include_str!("../../migrations/0006_people.sql")),
         (7, "tokens", include_str!("../../migrations/0007_tokens.sql")),
         (8, "audit", include_str!("../../migrations/0008_audit.sql")),
+        (9, "gpu_time", include_str!("../../migrations/0009_gpu_time.sql")),
     ];
     numbered
         .into_iter()

@@ -6,10 +6,12 @@
 
 pub mod audit;
 pub mod backup;
+pub mod gpu_time;
 pub mod gpus;
 pub mod images;
 pub mod leases;
 pub mod migrate;
+pub mod quotas;
 pub mod record;
 pub mod teams;
 pub mod tokens;

@@ -10,7 +10,6 @@ use super::{
 use crate::model::id::{UserId, VmId};
 use crate::model::name::VmName;
 use crate::model::network::{GuestAddress, MacAddress};
-use crate::model::quota::Usage;
 use crate::model::units::Mib;
 use crate::model::vm::{Desired, Generation, Vm};
 
@@ -288,28 +287,16 @@ pub async fn addresses(tx: &mut Write) -> Result<(HashSet<GuestAddress>, HashSet
     Ok(taken)
 }
 
-/// What a person holds, or everybody together.
-///
-/// CPU and memory count while a machine should run; disk and the machine itself until it is gone.
+/// The memory of all machines that should run.
 ///
 /// # Errors
 /// [`StoreError::Sql`].
-pub async fn usage(tx: &mut Write, owner: Option<UserId>) -> Result<Usage> {
+pub async fn given_memory(tx: &mut Write) -> Result<Mib> {
     let row = sqlx::query(
-        "SELECT COUNT(*) AS vms,
-                COALESCE(SUM(CASE WHEN desired IN ('\"running\"', '\"paused\"') THEN vcpus ELSE 0 END), 0) AS vcpus,
-                COALESCE(SUM(CASE WHEN desired IN ('\"running\"', '\"paused\"') THEN memory_mib ELSE 0 END), 0) AS memory_mib,
-                COALESCE(SUM(disk_mib), 0) AS disk_mib
-         FROM vms WHERE $1 IS NULL OR owner_id = $1",
+        "SELECT COALESCE(SUM(memory_mib), 0) AS memory_mib FROM vms WHERE desired IN ('\"running\"', '\"paused\"')",
     )
-    .bind(owner.map(|id| id.to_string()))
     .fetch_one(&mut **tx)
     .await
     .map_err(StoreError::Sql)?;
-    Ok(Usage {
-        vms: count(&row, "vms")?,
-        vcpus: count(&row, "vcpus")?,
-        memory: Mib(count(&row, "memory_mib")?),
-        disk: Mib(count(&row, "disk_mib")?),
-    })
+    count(&row, "memory_mib").map(Mib)
 }

@@ -127,7 +127,7 @@ async fn go(life: &Life, name: &str) -> String {
 
 async fn free(life: &Life, vm: VmId) -> String {
     let mut tx = life.store.write().await.unwrap();
-    leases::release(&mut tx, vm).await.unwrap();
+    leases::release(&mut tx, vm, jiff::Timestamp::now()).await.unwrap();
     vms::forget(&mut tx, vm).await.unwrap();
     // It was never taken, and this is no way in which a card is given back.
     for row in gpus::read(&mut tx).await.unwrap() {

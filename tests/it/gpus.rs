@@ -350,6 +350,7 @@ async fn a_dry_run_tells_the_card_and_leaves_nothing() {
         ttl: None,
         user_data: None,
         tags: Vec::new(),
+        team: None,
         tpm: None,
         is_stopped: false,
     };

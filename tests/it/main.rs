@@ -15,6 +15,7 @@ mod hypervisor;
 mod mock_cards;
 mod people;
 mod profiles;
+mod quota;
 mod reconcile;
 mod reconcile_random;
 mod record;

@@ -62,6 +62,7 @@ pub fn create(body: &CreateVm) -> Result<CreateRequest> {
         ttl: parse_opt(body.ttl.as_ref())?,
         user_data: body.user_data.clone(),
         tags: parse_all(&body.tags)?,
+        team: body.team.clone(),
         tpm: body.tpm,
         is_stopped: body.is_stopped,
     })
@@ -80,6 +81,7 @@ pub fn change(body: &ChangeVm) -> Result<ChangeRequest> {
         disk: parse_opt(body.disk.as_ref())?,
         gpus: body.gpus.as_deref().map(gpus).transpose()?,
         caps: caps_change(&body.caps),
+        team: body.team.clone(),
         ttl,
         add_tags: parse_all(&body.add_tags)?,
         remove_tags: parse_all(&body.remove_tags)?,
@@ -151,6 +153,7 @@ pub fn finding(finding: Finding) -> FindingView {
 }
 
 /// RFC 3339, whole seconds.
+/// A time on the wire.
 pub fn time(at: Timestamp) -> String {
     at.round(jiff::Unit::Second).unwrap_or(at).to_string()
 }
@@ -165,7 +168,8 @@ fn first_boot(state: &FirstBoot) -> String {
 }
 
 pub fn vm(details: VmDetails) -> VmView {
-    let VmDetails { vm, owner, state, detail, caps_in_force, is_accelerated, is_reachable, needs_restart } = details;
+    let VmDetails { vm, owner, team, state, detail, caps_in_force, is_accelerated, is_reachable, needs_restart } =
+        details;
     let detail = match (&state, &vm.first_boot) {
         (VmState::Running, FirstBoot::Failed(why)) => format!("first boot failed: {why}"),
         _ => detail,
@@ -175,6 +179,7 @@ pub fn vm(details: VmDetails) -> VmView {
         id: vm.id.to_string(),
         name: vm.name.to_string(),
         owner,
+        team: team.unwrap_or_default(),
         state: state.word().to_owned(),
         detail,
         profile: spec.profile.to_string(),

@@ -170,7 +170,7 @@ pub fn offer(offer: Offer) -> OfferView {
 }
 
 pub fn dry_run(rehearsal: Rehearsal) -> DryRun {
-    let Rehearsal { vm, gpus, numa_node, notes } = rehearsal;
+    let Rehearsal { vm, gpus, numa_node, quota, notes } = rehearsal;
     let chosen = |gpu: &crate::model::gpu::GpuDevice| ChosenGpu {
         address: gpu.bdf.to_string(),
         model: gpu.model.clone(),
@@ -184,6 +184,7 @@ pub fn dry_run(rehearsal: Rehearsal) -> DryRun {
         memory_mib: vm.spec.memory.0,
         disk_mib: vm.spec.disk.0,
         gpus: gpus.iter().map(chosen).collect(),
+        quota: quota.iter().map(super::quota::line).collect(),
         numa_node,
         notes,
     }

@@ -15,6 +15,7 @@ pub mod https;
 mod images;
 mod people;
 mod profiles;
+mod quota;
 pub mod rates;
 mod stream;
 mod system;
@@ -285,6 +286,9 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))
+        .routes(routes!(quota::own))
+        .routes(routes!(quota::user, quota::set_user))
+        .routes(routes!(quota::team, quota::set_team))
         .routes(routes!(users::list, users::add))
         .routes(routes!(users::show, users::change, users::remove))
         .routes(routes!(users::suspend))

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::QuotaLineView;
+
 /// A function of a card's slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GpuFunctionView {
@@ -293,6 +295,9 @@ pub struct DryRun {
     pub gpus: Vec<ChosenGpu>,
     /// NUMA node that it would stay on.
     pub numa_node: Option<u32>,
+    /// What the owner holds and may hold, with what this machine would add.
+    #[serde(default)]
+    pub quota: Vec<QuotaLineView>,
     /// What the person should know.
     pub notes: Vec<String>,
 }

@@ -3,13 +3,14 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::super::{Kind, Manager, ManagerError, Result};
 use super::planners::Planners;
 use super::{Gpus, Seen, sanitise};
 use crate::model::card::Card;
-use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, LeaseState, Partition, Service};
+use crate::model::gpu::{GpuDevice, GpuId, GpuLease, GpuRequest, GpuShare, LeaseState, Partition, Service};
 use crate::model::id::{LeaseId, UserId, VmId};
 use crate::model::inventory::{KnownGpu, Shape};
 use crate::model::principal::{Role, User};
@@ -19,6 +20,7 @@ use crate::model::vm::{Generation, Vm, VmSpec};
 use crate::plan::choose::choose;
 use crate::plan::inventory::{Entry, Eyes, devices};
 use crate::plan::place::{Held, Holder, WhyNot};
+use crate::plan::share::share;
 use crate::plan::vgpu::{self, Policy, Taken, VgpuHeld, VgpuPool};
 use crate::plan::window::{GuestCpu, Window, fits_empty_port};
 use crate::store::{Write, gpus, leases, vms};
@@ -46,6 +48,8 @@ impl Reader {
 #[derive(Clone, Debug, Default)]
 pub(in crate::manager) struct Chosen {
     pub partitions: Vec<Partition>,
+    /// How much of its card each is.
+    pub shares: Vec<GpuShare>,
     pub mmio64: Option<Mib>,
     /// A guest that runs has no room laid out for them.
     pub is_tight: bool,
@@ -257,8 +261,9 @@ impl Manager {
         for gpu in &own {
             sanitise::mark_used(tx, gpu, vm.id).await?;
         }
+        write_leases(tx, vm.id, vm.generation, &chosen).await?;
         (vm.placement.gpus, vm.placement.mmio64) = (chosen.partitions, chosen.mmio64);
-        write_leases(tx, vm.id, vm.generation, &vm.placement.gpus).await
+        Ok(())
     }
 
     /// Refuses a machine that is to stay off and could never have its cards; it is given none before it is to run.
@@ -307,7 +312,9 @@ impl Manager {
             let cpu = GuestCpu::HostPassthrough { bits };
             window.check(cpu).map_err(|why| ManagerError::invalid(why.to_string()))?;
         }
-        Ok(Chosen { partitions, mmio64: window.mmio64_mib().map(Mib), is_tight })
+        let share = |partition| share(partition, &table.devices, &table.pools);
+        let shares = partitions.iter().map(share).collect();
+        Ok(Chosen { partitions, shares, mmio64: window.mmio64_mib().map(Mib), is_tight })
     }
 }
 
@@ -317,8 +324,8 @@ impl Manager {
 async fn give_up(tx: &mut Write, held: &[GpuLease]) -> Result<()> {
     for lease in held {
         match lease.partition.vgpu() {
-            Some(_) => leases::set_state_of(tx, lease.id, LeaseState::Sanitising).await?,
-            None => leases::release_one(tx, lease.id).await?,
+            Some(_) => leases::set_state_of(tx, lease.id, LeaseState::Sanitising, Timestamp::now()).await?,
+            None => leases::release_one(tx, lease.id, Timestamp::now()).await?,
         }
     }
     Ok(())
@@ -336,17 +343,18 @@ pub(in crate::manager) async fn write_leases(
     tx: &mut Write,
     vm: VmId,
     generation: Generation,
-    partitions: &[Partition],
+    chosen: &Chosen,
 ) -> Result<()> {
-    for partition in partitions {
+    for (partition, share) in chosen.partitions.iter().zip(&chosen.shares) {
         let lease = GpuLease {
             id: LeaseId::generate(),
             partition: partition.clone(),
+            share: *share,
             vm,
             generation,
             state: LeaseState::Claimed,
         };
-        leases::claim(tx, &lease).await?;
+        leases::claim(tx, &lease, Timestamp::now()).await?;
         if partition.vgpu().is_none() {
             sanitise::mark_used(tx, partition.gpu(), vm).await?;
         }

@@ -8,6 +8,8 @@
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
+
 use super::super::steps::{Done, Failure};
 use super::super::{Manager, ManagerError, Result, hold};
 use super::steps::{last, must_have_memory};
@@ -67,9 +69,9 @@ impl Manager {
             );
             return Err(ManagerError::conflict(message).hint(after_stop(vm, requests)));
         }
+        write_leases(tx, vm.id, vm.generation, &chosen).await?;
         // What it still holds of its last run is no longer meant for it: given back, and not used again.
         (vm.placement.gpus, vm.placement.mmio64, vm.placement.huge_page) = (chosen.partitions, chosen.mmio64, None);
-        write_leases(tx, vm.id, vm.generation, &vm.placement.gpus).await?;
         let is_tight = now.observed.is_active() && chosen.is_tight;
         Ok(is_tight.then(|| {
             format!(
@@ -117,6 +119,6 @@ pub(in crate::manager) async fn attach(manager: &Manager, vm: &Vm, step: &'stati
     attached.map_err(|e| Failure::hypervisor(step, &e))?;
     hold::point("gpu-attached").await;
     let mut tx = manager.store.write().await.map_err(on_store)?;
-    leases::set_state(&mut tx, vm.id, LeaseState::Attached).await.map_err(on_store)?;
+    leases::set_state(&mut tx, vm.id, LeaseState::Attached, Timestamp::now()).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)
 }

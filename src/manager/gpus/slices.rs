@@ -93,7 +93,7 @@ pub(super) async fn end_left(manager: &Manager, vm: &Vm, step: &'static str) -> 
         let mut tx = manager.store.write().await.map_err(on_store)?;
         // Its owner may have changed his mind meanwhile.
         if left(&mut tx, vm.id).await.map_err(on_store)?.iter().any(|other| other.id == lease.id) {
-            leases::release_one(&mut tx, lease.id).await.map_err(on_store)?;
+            leases::release_one(&mut tx, lease.id, Timestamp::now()).await.map_err(on_store)?;
         }
         commit(tx).await.map_err(on_store)?;
     }

@@ -149,7 +149,7 @@ pub(in crate::manager) async fn ensure_bound(manager: &Manager, vm: &Vm, step: &
     let huge_page = if vm.started_at.is_some() { None } else { Some(huge_page(vm).await) };
     let mut tx = manager.store.write().await.map_err(on_store)?;
     // A lease that was about to end is one to be used again.
-    leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await.map_err(on_store)?;
+    leases::set_state(&mut tx, vm.id, LeaseState::Claimed, Timestamp::now()).await.map_err(on_store)?;
     if let (Some(mut fresh), Some(huge_page)) = (vms::read(&mut tx, vm.id).await.map_err(on_store)?, huge_page)
         && fresh.placement.huge_page != huge_page
     {
@@ -333,7 +333,7 @@ pub(super) async fn give_back(
 pub(in crate::manager) async fn release(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     let on_store = |error| Failure::store(step, &error);
     let mut tx = manager.store.write().await.map_err(on_store)?;
-    leases::set_state(&mut tx, vm.id, LeaseState::Sanitising).await.map_err(on_store)?;
+    leases::set_state(&mut tx, vm.id, LeaseState::Sanitising, Timestamp::now()).await.map_err(on_store)?;
     let rows: HashMap<GpuId, KnownGpu> =
         gpus::read(&mut tx).await.map_err(on_store)?.into_iter().map(|row| (row.id.clone(), row)).collect();
     commit(tx).await.map_err(on_store)?;
@@ -387,13 +387,13 @@ async fn finish_release(manager: &Manager, vm: &Vm, ends: &[(GpuId, GivenBack)])
     }
     // Wanted again meanwhile: the leases stay, and the cards are taken anew.
     if fresh.desired.is_up() {
-        leases::set_state(&mut tx, vm.id, LeaseState::Claimed).await?;
+        leases::set_state(&mut tx, vm.id, LeaseState::Claimed, Timestamp::now()).await?;
         let again = fresh.placement.gpus.iter().filter(|partition| partition.vgpu().is_none());
         for partition in again {
             sanitise::mark_used(&mut tx, partition.gpu(), vm.id).await?;
         }
     } else {
-        leases::release(&mut tx, vm.id).await?;
+        leases::release(&mut tx, vm.id, Timestamp::now()).await?;
         fresh.placement.gpus.clear();
         vms::update(&mut tx, &fresh).await?;
     }

@@ -150,7 +150,7 @@ async fn a_card_that_lost_its_lease_is_nobodys_before_it_is_sanitised() {
         }
         let vm = running(&life, "train").await;
         let mut tx = life.store.write().await.unwrap();
-        leases::release(&mut tx, vm).await.unwrap();
+        leases::release(&mut tx, vm, jiff::Timestamp::now()).await.unwrap();
         gvm::store::commit(tx).await.unwrap();
         assert_eq!(state(&life, CARD).await, GpuState::Sanitising);
         let (_, text) = told(create(&life, "next", "1").await.unwrap_err());

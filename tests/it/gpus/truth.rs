@@ -383,6 +383,7 @@ async fn a_slice_is_tried_plugged_shown_and_given_back() {
         ttl: None,
         user_data: None,
         tags: Vec::new(),
+        team: None,
         tpm: None,
         is_stopped: false,
     };

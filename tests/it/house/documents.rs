@@ -5,8 +5,7 @@ use std::path::Path;
 use clap::CommandFactory as _;
 use gvm::cli::Cli;
 use gvm::config::Config;
-use gvm::model::quota::Quota;
-use gvm::model::units::Mib;
+use gvm::model::quota::QuotaKind;
 
 use super::{files_below, none, read, root};
 
@@ -84,7 +83,7 @@ fn tests_that_documents_name_exist() {
 fn every_key_of_the_configuration_is_explained() {
     let mut config = Config::default();
     config.manager.accelerator = Some("kvm".to_owned());
-    config.people.quota = Quota { vms: Some(1), vcpus: Some(1), memory: Some(Mib(1)), disk: Some(Mib(1)) };
+    config.people.quota = QuotaKind::ALL.iter().map(|kind| (*kind, 1)).collect();
     let all = toml::Value::try_from(&config).unwrap();
     let readme = read("README.md");
     let mut missing = Vec::new();

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use gvm::model::gpu::{GpuId, GpuLease, LeaseState, Partition, VgpuTypeName};
+use gvm::model::gpu::{GpuId, GpuLease, GpuShare, LeaseState, Partition, VgpuTypeName};
 use gvm::model::id::{LeaseId, VmId};
+use gvm::model::units::Mib;
 use gvm::model::vm::Generation;
 use gvm::store::{Store, StoreError, Write, commit, leases, vms};
+use jiff::Timestamp;
 use proptest::prelude::{Strategy, prop_oneof};
 use proptest::test_runner::{Config, TestRunner};
 
@@ -52,7 +54,8 @@ fn tries() -> impl Strategy<Value = Vec<Try>> {
 }
 
 fn lease(vm: VmId, partition: Partition) -> GpuLease {
-    GpuLease { id: LeaseId::generate(), partition, vm, generation: Generation(1), state: LeaseState::Claimed }
+    let (share, state) = (GpuShare::whole(Mib(0)), LeaseState::Claimed);
+    GpuLease { id: LeaseId::generate(), partition, share, vm, generation: Generation(1), state }
 }
 
 async fn machines(world: &World) -> (Store, Vec<VmId>) {
@@ -70,14 +73,14 @@ async fn run(tx: &mut Write, ids: &[VmId], tries: &[Try]) {
     for one in tries {
         let Some((machine, partition)) = one.claim() else {
             let Try::Release { machine } = one else { unreachable!() };
-            leases::release(tx, ids[*machine]).await.unwrap();
+            leases::release(tx, ids[*machine], Timestamp::now()).await.unwrap();
             held.retain(|_, (vm, ..)| *vm != ids[*machine]);
             continue;
         };
         let vm = ids[machine];
         let is_free = !held.contains_key(&partition.key())
             && held.values().all(|(_, kind, gpu)| gpu != partition.gpu() || *kind == partition.use_kind());
-        match leases::claim(tx, &lease(vm, partition.clone())).await {
+        match leases::claim(tx, &lease(vm, partition.clone()), Timestamp::now()).await {
             Ok(()) => {
                 assert!(is_free, "{} was held already", partition.key());
                 held.insert(partition.key(), (vm, partition.use_kind(), partition.gpu().clone()));
@@ -113,7 +116,7 @@ async fn of_many_who_claim_one_card_at_once_one_gets_it() {
     let claim = async |machine: usize| {
         let (_, partition) = Try::Whole { card: 0, machine }.claim().unwrap();
         let mut tx = store.write().await.unwrap();
-        leases::claim(&mut tx, &lease(ids[machine], partition)).await?;
+        leases::claim(&mut tx, &lease(ids[machine], partition), Timestamp::now()).await?;
         commit(tx).await
     };
     let all = futures_util::future::join_all((0..MACHINES).map(claim)).await;
@@ -127,6 +130,6 @@ async fn a_machine_that_holds_a_card_cannot_be_forgotten() {
     let (store, ids) = machines(&world).await;
     let mut tx = store.write().await.unwrap();
     let (_, partition) = Try::Whole { card: 0, machine: 0 }.claim().unwrap();
-    leases::claim(&mut tx, &lease(ids[0], partition)).await.unwrap();
+    leases::claim(&mut tx, &lease(ids[0], partition), Timestamp::now()).await.unwrap();
     assert!(matches!(vms::forget(&mut tx, ids[0]).await, Err(StoreError::InUse)));
 }

@@ -12,6 +12,7 @@ mod leases;
 mod openapi;
 mod peers;
 mod policy;
+mod quotas;
 mod record;
 mod source;
 mod store_faults;

@@ -17,14 +17,17 @@ use gvm::model::caps::CapsChange;
 use gvm::model::event::Outcome;
 use gvm::model::gpu::GpuLease;
 use gvm::model::id::VmId;
-use gvm::model::quota::Quota;
+use gvm::model::quota::QuotaKind;
+use gvm::model::quota::month::Month;
 use gvm::model::record::check::Heads;
 use gvm::model::state::{Observed, Power, WhyPaused};
 use gvm::model::units::{Mib, Seconds};
 use gvm::model::vm::{Desired, Vm};
 use gvm::plan::vm::Step;
+use gvm::store::quotas::Holder;
 use gvm::store::vms::VmFilter;
 use gvm::store::{commit, vms};
+use jiff::tz::TimeZone;
 use jiff::{SignedDuration, Timestamp};
 use uuid::Uuid;
 
@@ -39,7 +42,8 @@ const CARDS: [&str; 3] = ["0000:41:00.0", "0000:81:00.0", MEDIATED];
 const MEDIATED: &str = "0000:c1:00.0";
 
 /// What the one member may hold: reached by two or three machines.
-const QUOTA: Quota = Quota { vms: Some(4), vcpus: Some(4), memory: Some(Mib(384)), disk: Some(Mib(6 << 10)) };
+const QUOTA: [(QuotaKind, u64); 4] =
+    [(QuotaKind::Vms, 4), (QuotaKind::Vcpus, 4), (QuotaKind::Memory, 384), (QuotaKind::Disk, 6 << 10)];
 
 /// Looks that one machine may need to come to rest.
 const PATIENCE: usize = 200;
@@ -61,7 +65,7 @@ impl Stage {
         let mut world = World::new_in(std::path::Path::new("/dev/shm"));
         world.gpus = host(&CARDS);
         world.gpus.mediate(at(MEDIATED), &["A100D-40C", "A100D-20C"]);
-        world.config.people.quota = QUOTA;
+        world.config.people.quota = QUOTA.into_iter().collect();
         world.config.manager.undelete_seconds = 20;
         world.config.manager.stop_grace_seconds = 15;
         let life = world.live().await;
@@ -284,14 +288,11 @@ impl Stage {
     }
 
     async fn check_usage(&self) {
-        let mut tx = self.life().store.write().await.unwrap();
-        let used = vms::usage(&mut tx, None).await.unwrap();
-        let within = |used: u64, limit: Option<u64>| limit.is_none_or(|limit| used <= limit);
-        let is_within = within(used.vms, QUOTA.vms)
-            && within(used.vcpus, QUOTA.vcpus)
-            && within(used.memory.0, QUOTA.memory.map(|limit| limit.0))
-            && within(used.disk.0, QUOTA.disk.map(|limit| limit.0));
-        assert!(is_within, "over the quota: {used:?}");
+        let owner = self.life().member.user().unwrap().id;
+        let now = Timestamp::now();
+        let month = (Month::of(now, &TimeZone::UTC), now);
+        let used = self.life().store.usage(Holder::User(owner), month).await.unwrap();
+        assert!(QUOTA.iter().all(|(kind, limit)| used.get(*kind) <= *limit), "over the quota: {used:?}");
     }
 
     /// The faults end: everything becomes as it is wanted; then everything is deleted and nothing is left.

@@ -146,6 +146,7 @@ impl Life {
             ttl: None,
             user_data: None,
             tags: Vec::new(),
+            team: None,
             tpm: None,
             is_stopped: false,
         };

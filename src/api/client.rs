@@ -22,6 +22,8 @@ use crate::model::secret::Secret;
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the head of a stream may take.
 const STREAM_DEADLINE: Duration = Duration::from_secs(10);
+/// How long the head of a download may take: it is put together before it is sent.
+const DOWNLOAD_DEADLINE: Duration = Duration::from_secs(600);
 /// How long connecting over a network may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Idle connections are closed sooner than the server closes them, so that none breaks under a request.
@@ -220,6 +222,14 @@ impl Client {
         self.call(Method::PATCH, path, Some(body), REQUEST_DEADLINE).await
     }
 
+    /// `PUT path` without a body.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::PUT, path, None::<&()>, REQUEST_DEADLINE).await
+    }
+
     /// `DELETE path`.
     ///
     /// # Errors
@@ -235,6 +245,23 @@ impl Client {
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {
         let answer = self.send(self.request(Method::GET, path).timeout(REQUEST_DEADLINE)).await?;
         answer.text().await.map_err(ClientError::Broken)
+    }
+
+    /// The body of `GET path` as it comes; only its head has a deadline.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn download(
+        &self,
+        path: &str,
+    ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]> + use<>, ClientError>> + Send + Unpin + use<>, ClientError>
+    {
+        let asked = tokio::time::timeout(DOWNLOAD_DEADLINE, self.send(self.request(Method::GET, path))).await;
+        let answer = asked.map_err(|_| ClientError::Unreachable {
+            socket: self.socket.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })??;
+        Ok(Box::pin(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken))))
     }
 
     /// The event stream at `path`. Ends when the manager ends it. An [`EventView`] with the stage `lagged`

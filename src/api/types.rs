@@ -9,6 +9,7 @@ mod access;
 mod caps;
 mod gpu;
 mod image;
+mod people;
 mod token;
 
 pub use self::access::{
@@ -20,6 +21,10 @@ pub use self::gpu::{
     GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
+pub use self::people::{
+    AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
+    SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
+};
 pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.
@@ -317,20 +322,6 @@ pub struct KeyList {
 pub struct AddKey {
     /// One line as in `~/.ssh/id_ed25519.pub`.
     pub public_key: String,
-}
-
-/// Who the manager takes the caller for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Me {
-    /// Login.
-    pub name: String,
-    /// member, teacher, operator, admin or gateway.
-    pub role: String,
-    /// Registered keys.
-    pub keys: u64,
-    /// What this login is good for; everything where it is not told.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub scopes: Vec<String>,
 }
 
 /// One finding of the doctor.

@@ -9,6 +9,7 @@
 //! It knows the wire types, the client, the configuration and how names and sizes are parsed. It must not know
 //! the manager: what cannot be had over the API cannot be had here.
 
+pub mod admin;
 mod args;
 mod caps;
 mod change;
@@ -16,6 +17,7 @@ mod config_file;
 mod console;
 mod context;
 mod create;
+mod csv;
 pub mod doctor;
 mod error;
 mod events;
@@ -41,7 +43,9 @@ mod scan;
 mod shell;
 mod ssh;
 mod table;
+mod team;
 mod token;
+mod user;
 mod vm;
 mod vm_ref;
 mod wait;
@@ -162,8 +166,19 @@ enum Command {
     /// Manage the API tokens of your programs
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Show who the manager takes you for
+    Whoami,
+    /// Manage people and service accounts
+    #[command(subcommand)]
+    User(user::UserCommand),
+    /// Manage teams and who is in them
+    #[command(subcommand)]
+    Team(team::TeamCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
+    /// Look after the manager itself
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Check a configuration file
     CheckConfig(config_file::CheckConfigArgs),
     /// Run the manager
@@ -180,12 +195,14 @@ enum Command {
 }
 
 /// A part of gvm that runs until it is told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Service {
     /// `gvm serve`
     Manager,
     /// `gvm gateway`
     Gateway,
+    /// `gvm admin restore`
+    Restore(admin::RestoreArgs),
 }
 
 impl Cli {
@@ -200,8 +217,9 @@ impl Cli {
 
     /// The service that is asked for, where it is one.
     pub fn service(&self) -> Option<Service> {
-        match self.command {
+        match &self.command {
             Command::Serve => Some(Service::Manager),
+            Command::Admin(admin::AdminCommand::Restore(args)) => Some(Service::Restore(args.clone())),
             Command::Gateway => Some(Service::Gateway),
             _ => None,
         }
@@ -326,7 +344,11 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
         Command::Token(command) => token::run(&cx, command).await,
+        Command::Whoami => user::whoami(&cx).await,
+        Command::User(command) => user::run(&cx, command).await,
+        Command::Team(command) => team::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
+        Command::Admin(command) => admin::run(&cx, command).await,
         Command::CheckConfig(_)
         | Command::Completions(_)
         | Command::Man(_)

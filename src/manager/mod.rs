@@ -10,6 +10,7 @@
 //! the store (what should be) and the hypervisor (what is).
 
 pub mod access;
+pub mod backup;
 pub mod boot;
 pub mod change;
 pub mod check;
@@ -22,6 +23,7 @@ pub mod gpus;
 pub mod hold;
 pub mod images;
 pub mod logins;
+mod look;
 pub mod people;
 pub mod power;
 pub mod profiles;
@@ -29,6 +31,7 @@ pub mod reconciler;
 pub mod revoked;
 mod shape;
 pub mod steps;
+pub mod teams;
 pub mod tokens;
 pub mod view;
 pub mod watch;
@@ -81,6 +84,7 @@ pub struct Manager {
     layout: Layout,
     host: RwLock<ThisHost>,
     watch: Watch,
+    looks: look::Looks,
     wake: mpsc::Sender<VmId>,
     /// Machines whose guest's SSH server was seen to answer, by the start it belongs to.
     reachable: Mutex<HashMap<VmId, Timestamp>>,
@@ -89,6 +93,8 @@ pub struct Manager {
     /// Machines whose boot is being watched, by the start it belongs to.
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
+    /// Held while a backup is put together.
+    backing_up: tokio::sync::Mutex<()>,
     revocations: revoked::Revocations,
     logins: logins::Logins,
     uses: tokens::Uses,
@@ -121,11 +127,13 @@ impl Manager {
             hypervisor,
             host: RwLock::new(host),
             watch: Watch::new(),
+            looks: look::Looks::default(),
             wake,
             reachable: Mutex::default(),
             copied: Mutex::default(),
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
+            backing_up: tokio::sync::Mutex::default(),
             revocations: revoked::Revocations::default(),
             logins: logins::Logins::default(),
             uses: tokens::Uses::default(),
@@ -184,6 +192,7 @@ impl Manager {
 
     /// Asks the reconciler to look at a machine.
     pub fn look_at(&self, vm: VmId) {
+        self.looks.changed();
         // A full queue loses nothing: the tick comes.
         let _ = self.wake.try_send(vm);
     }

@@ -1,6 +1,5 @@
 //! The read side: what people see, put together from the store and the hypervisor at the moment of asking.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Manager, ManagerError, Result};
@@ -89,7 +88,7 @@ impl Manager {
         };
         let filter = VmFilter { owner, with_deleted: request.with_deleted, limit: request.limit };
         let observe_all = async {
-            match tokio::time::timeout(LOOK, self.hypervisor.observe_all()).await {
+            match tokio::time::timeout(LOOK, self.looks.all(&*self.hypervisor)).await {
                 Ok(observed) => observed.map_err(|e| e.to_string()),
                 Err(_) => Err(silent(LOOK)),
             }
@@ -97,8 +96,8 @@ impl Manager {
         let (rows, observed) = tokio::join!(self.store.vms(filter), observe_all);
         let rows = rows?;
         let owners = self.owners_of(permit, &rows).await?;
-        let mut observed: HashMap<VmId, Observed> = match observed {
-            Ok(all) => all.into_iter().collect(),
+        let observed = match observed {
+            Ok(all) => all,
             Err(why) => {
                 let why = Observed::Unknown(why);
                 let describe = |vm: Vm| {
@@ -110,8 +109,8 @@ impl Manager {
         };
         let describe = |vm: Vm| {
             let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
-            let seen = observed.remove(&vm.id).unwrap_or(Observed::Missing);
-            self.describe(vm, owner, &seen)
+            let seen = observed.get(&vm.id).unwrap_or(&Observed::Missing);
+            self.describe(vm, owner, seen)
         };
         Ok(rows.into_iter().map(describe).collect())
     }
@@ -122,7 +121,7 @@ impl Manager {
         if let Some(user) = own {
             return Ok(HashMap::from([(user.id, user.name.clone())]));
         }
-        Ok(self.store.user_names().await?)
+        Ok(self.store.owner_names().await?)
     }
 
     fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {

@@ -33,6 +33,11 @@ fn all() -> Vec<Migration> {
         .collect()
 }
 
+/// The newest version that this gvm knows.
+pub fn newest() -> i64 {
+    all().iter().map(|migration| migration.version).max().unwrap_or_default()
+}
+
 /// Applies what is missing.
 ///
 /// # Errors

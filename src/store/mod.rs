@@ -5,6 +5,7 @@
 //! ever held over a call of libvirt, a child process or the network.
 
 pub mod audit;
+pub mod backup;
 pub mod gpus;
 pub mod images;
 pub mod leases;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
 mod access;
+mod backup;
 mod cli;
 mod e2e;
 mod gateway;
@@ -13,6 +14,7 @@ mod gpus;
 mod house;
 mod hypervisor;
 mod mock_cards;
+mod people;
 mod profiles;
 mod reconcile;
 mod reconcile_random;

@@ -1,9 +1,12 @@
 //! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
 //! DTOs, and decides nothing.
 
+mod access;
+mod admin;
 mod bearer;
 mod convert;
 mod convert_gpu;
+mod document;
 mod error;
 mod gateway;
 mod gpus;
@@ -14,8 +17,10 @@ mod profiles;
 pub mod rates;
 mod stream;
 mod system;
+mod teams;
 pub mod tls;
 mod tokens;
+mod users;
 mod vms;
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +43,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
+pub use self::access::ended as access_ended;
 use self::error::ApiError;
 use self::rates::{RateLimits, Rates};
 use self::tls::Certificates;
@@ -278,6 +284,17 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))
+        .routes(routes!(users::list, users::add))
+        .routes(routes!(users::show, users::change, users::remove))
+        .routes(routes!(users::suspend))
+        .routes(routes!(users::resume))
+        .routes(routes!(users::keys, users::add_key))
+        .routes(routes!(users::remove_key))
+        .merge(OpenApiRouter::new().routes(routes!(users::import)).layer(DefaultBodyLimit::max(users::MAX_IMPORT_BODY)))
+        .routes(routes!(teams::list, teams::add))
+        .routes(routes!(teams::show, teams::change, teams::remove))
+        .routes(routes!(teams::members))
+        .routes(routes!(teams::add_member, teams::remove_member))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
         .routes(routes!(gateway::view))
@@ -288,11 +305,14 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(system::operation))
         .routes(routes!(system::doctor))
         .routes(routes!(system::version))
+        .routes(routes!(admin::backup))
 }
 
 /// The OpenAPI 3.1 document as JSON.
 pub fn openapi() -> String {
-    routes().into_openapi().to_pretty_json().unwrap_or_default()
+    let mut document = routes().into_openapi();
+    document::complete(&mut document);
+    document.to_pretty_json().unwrap_or_default()
 }
 
 /// The whole API, where there is no HTTPS.
@@ -306,7 +326,8 @@ pub fn router_with(manager: Arc<Manager>, peers: Peers, certificates: Option<Arc
     let (https, socket) = (&limits.https, limits.manager.requests_per_second);
     let rates = RateLimits { address: https.requests_per_second, person: https.person_requests_per_second, socket };
     let shared = Shared { rates: Rates::new(rates), manager, peers, certificates };
-    let (router, document) = routes().split_for_parts();
+    let (router, mut document) = routes().split_for_parts();
+    document::complete(&mut document);
     let document = Arc::new(document);
     let spec = move || async move { axum::Json((*document).clone()) };
     router

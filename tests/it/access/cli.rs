@@ -92,7 +92,7 @@ async fn login_list_token_and_logout_over_https() {
     };
     let ran = other.ran(by_env(&["list"])).await;
     assert!(ran.code == Some(0) && ran.stdout.contains("dev"), "{ran:?}");
-    let ran = other.ran(by_env(&["delete", "dev", "--now"])).await;
+    let ran = other.ran(by_env(&["delete", "dev", "--now", "--yes"])).await;
     assert_eq!(ran.code, Some(3), "it reads and does nothing else: {ran:?}");
     let ran = laptop.run(&["token", "revoke", &ci]).await;
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "revoked ci\n"), "{ran:?}");

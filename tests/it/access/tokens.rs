@@ -47,7 +47,8 @@ async fn another(life: &Life, name: &str, role: Role, is_service: bool) -> Princ
 
 #[tokio::test]
 async fn a_token_is_its_owner_limited_to_its_scopes() {
-    let life = World::new().live().await;
+    let world = World::new();
+    let life = world.live().await;
     let made = make_token(&life, &life.member, "ci", Some(scopes(&[Scope::Read]))).await;
     let who = come(&life, made.text.secret().expose()).await.unwrap();
     assert_eq!(who.user(), life.member.user());
@@ -66,7 +67,8 @@ async fn a_token_is_its_owner_limited_to_its_scopes() {
 
 #[tokio::test]
 async fn what_cannot_be_had_is_said() {
-    let life = World::new().live().await;
+    let world = World::new();
+    let life = world.live().await;
     let fault = async |request: TokenRequest| wish(&life, &life.member, None, request).await.unwrap_err();
     assert_eq!(fault(named("a b")).await.kind, Kind::Invalid);
     assert_eq!(fault(TokenRequest { scopes: Some(scopes(&[])), ..named("x") }).await.kind, Kind::Invalid);
@@ -86,7 +88,8 @@ async fn what_cannot_be_had_is_said() {
 
 #[tokio::test]
 async fn everything_that_is_not_good_has_one_answer() {
-    let life = World::new().live().await;
+    let world = World::new();
+    let life = world.live().await;
     let made = make_token(&life, &life.member, "ci", None).await;
     let text = made.text.secret().expose().clone();
     let now = Timestamp::now();
@@ -123,7 +126,8 @@ async fn everything_that_is_not_good_has_one_answer() {
 
 #[tokio::test]
 async fn a_clock_that_stepped_back_is_named() {
-    let life = World::new().live().await;
+    let world = World::new();
+    let life = world.live().await;
     let made = make_token(&life, &life.member, "ci", None).await;
     let text = made.text.secret().expose();
     let early = made.token.created_at - SignedDuration::from_mins(10);
@@ -135,7 +139,8 @@ async fn a_clock_that_stepped_back_is_named() {
 
 #[tokio::test]
 async fn nobody_becomes_another_person_but_service_accounts_are_given_theirs() {
-    let life = World::new().live().await;
+    let world = World::new();
+    let life = world.live().await;
     let admin = another(&life, "root", Role::Admin, false).await;
     another(&life, "bob", Role::Member, false).await;
     let service = another(&life, "ci-bot", Role::Member, true).await;
@@ -160,7 +165,8 @@ async fn nobody_becomes_another_person_but_service_accounts_are_given_theirs() {
 
 #[tokio::test]
 async fn logins_are_bounded_the_oldest_goes() {
-    let life = World::new().live().await;
+    let world = World::new();
+    let life = world.live().await;
     let user = life.member.user().unwrap();
     let first = life.manager.issue_session(user, Origin::internal(), None).await.unwrap();
     assert!(first.text.secret().expose().starts_with("gvm_s_"));

@@ -23,11 +23,11 @@ use super::openapi;
 use crate::support::world::{Life, World};
 
 /// Accounts that every Linux has, so that the real look-up of logins is used. The first four are people.
-const OWNER: u32 = 1;
-const OTHER: u32 = 2;
+pub(super) const OWNER: u32 = 1;
+pub(super) const OTHER: u32 = 2;
 const ADMIN: u32 = 3;
 const OPERATOR: u32 = 4;
-const GATEWAY: u32 = 5;
+pub(super) const GATEWAY: u32 = 5;
 /// A number that no account has.
 const NOBODY: u32 = 4_000_000_000;
 
@@ -42,6 +42,10 @@ enum Ask {
     Own(Action),
     /// About the machine in the path.
     Vm(Action),
+    /// About the person in the path, who has nothing to do with any caller.
+    User(Action),
+    /// About the team in the path, in which no caller is.
+    Team(Action),
 }
 
 struct Route {
@@ -61,7 +65,7 @@ fn route(method: &'static str, path: &'static str, body: Value, ask: Ask, answer
 /// All routes. A new operation of the API fails a test below until it has its line here.
 fn routes() -> Vec<Route> {
     use Action as A;
-    use Ask::{Known, Own, Vm};
+    use Ask::{Known, Own, Team, User, Vm};
     let none = || Value::Null;
     let key = json!({"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdZ0vJtYXQ0ZXJvZnRlc3RzYW5kbm90aGluZ2Vsc2Uh"});
     let target = json!({"public_key": key["public_key"], "vm": "dev", "mode": "jump", "peer": "192.0.2.1"});
@@ -108,6 +112,25 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/tokens", none(), Own(A::TokenChange), 200),
         route("POST", "/v1/tokens", json!({"name": "a b"}), Own(A::TokenChange), 400),
         route("DELETE", "/v1/tokens/{token}", none(), Own(A::TokenChange), 404),
+        route("GET", "/v1/users", none(), Own(A::UserSeeAll), 200),
+        route("POST", "/v1/users", json!({"name": "root"}), Own(A::UserChange), 400),
+        route("POST", "/v1/user-import", json!({"users": []}), Own(A::UserChange), 200),
+        route("GET", "/v1/users/{user}", none(), User(A::UserSee), 200),
+        route("PATCH", "/v1/users/{user}", json!({"full_name": "P"}), User(A::UserChange), 200),
+        route("DELETE", "/v1/users/{user}", none(), User(A::UserChange), 200),
+        route("POST", "/v1/users/{user}/suspend", json!({"why": "left"}), User(A::UserChange), 200),
+        route("POST", "/v1/users/{user}/resume", none(), User(A::UserChange), 409),
+        route("GET", "/v1/users/{user}/keys", none(), User(A::UserChange), 200),
+        route("POST", "/v1/users/{user}/keys", json!({"public_key": "ssh-dss AAAA"}), User(A::UserChange), 400),
+        route("DELETE", "/v1/users/{user}/keys/{key}", none(), User(A::UserChange), 404),
+        route("GET", "/v1/teams", none(), Own(A::TeamSee), 200),
+        route("POST", "/v1/teams", json!({"name": "none"}), Own(A::TeamChange), 400),
+        route("GET", "/v1/teams/{team}", none(), Team(A::TeamSee), 200),
+        route("PATCH", "/v1/teams/{team}", json!({"description": "T"}), Team(A::TeamChange), 200),
+        route("DELETE", "/v1/teams/{team}", none(), Team(A::TeamChange), 200),
+        route("GET", "/v1/teams/{team}/members", none(), Team(A::TeamSee), 200),
+        route("PUT", "/v1/teams/{team}/members/{user}", none(), Team(A::TeamChange), 200),
+        route("DELETE", "/v1/teams/{team}/members/{user}", none(), Team(A::TeamChange), 409),
         route("GET", "/v1/gateway", none(), Known, 200),
         route("POST", "/v1/gateway/identify", key, Own(A::GatewayAsk), 404),
         route("POST", "/v1/gateway/target", target, Own(A::GatewayAsk), 404),
@@ -115,12 +138,13 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/operations", none(), Own(A::AuditSee), 200),
         route("GET", "/v1/operations/{id}", none(), Own(A::AuditSee), 404),
         route("GET", "/v1/doctor", none(), Own(A::Doctor), 200),
+        route("GET", "/v1/backup", none(), Own(A::Backup), 200),
         route("GET", "/v1/version", none(), Known, 200),
     ]
 }
 
 impl Route {
-    /// The path of a request about this machine.
+    /// The path of a request about this machine, person or team.
     fn path_for(&self, vm: &str) -> String {
         self.path
             .replace("{vm}", vm)
@@ -130,23 +154,30 @@ impl Route {
             .replace("{key}", "SHA256:none")
             .replace("{token}", "none")
             .replace("{id}", &VmId::generate().to_string())
+            .replace("{user}", vm)
+            .replace("{team}", vm)
+    }
+
+    /// True where the path names a machine, a person or a team.
+    fn is_about_one(&self) -> bool {
+        matches!(self.ask, Ask::Vm(_) | Ask::User(_) | Ask::Team(_))
     }
 }
 
-fn login(uid: u32) -> String {
+pub(super) fn login(uid: u32) -> String {
     nix::unistd::User::from_uid(uid.into()).unwrap().unwrap_or_else(|| panic!("uid {uid} has no account here")).name
 }
 
 /// A manager that talks to everybody, each over a socket of their own.
-struct House {
-    world: World,
+pub(super) struct House {
+    pub(super) world: World,
     life: Life,
     peers: Peers,
     dir: tempfile::TempDir,
 }
 
 impl House {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let mut world = World::new();
         world.config.people.admins = vec![login(ADMIN)];
         world.config.people.operators = vec![login(OPERATOR)];
@@ -175,7 +206,7 @@ impl House {
         if body.is_null() { request } else { request.json(body) }
     }
 
-    async fn ask(&self, uid: u32, method: &str, path: &str, body: &Value) -> Response {
+    pub(super) async fn ask(&self, uid: u32, method: &str, path: &str, body: &Value) -> Response {
         self.request(uid, method, path, body).send().await.unwrap()
     }
 
@@ -185,6 +216,18 @@ impl House {
         let answer = self.ask(OWNER, "POST", "/v1/vms", &body).await;
         assert_eq!(answer.status().as_u16(), 202, "{}", answer.text().await.unwrap());
         format!("{name}.{}", login(OWNER))
+    }
+
+    /// What a route is about: a new machine of the owner, or a new person and a team, both of that name.
+    async fn subject(&self, route: &Route, name: &str) -> String {
+        if matches!(route.ask, Ask::Vm(_)) {
+            return self.machine(name).await;
+        }
+        for path in ["/v1/users", "/v1/teams"] {
+            let answer = self.ask(ADMIN, "POST", path, &json!({"name": name})).await;
+            assert_eq!(answer.status().as_u16(), 200, "{}", answer.text().await.unwrap());
+        }
+        name.to_owned()
     }
 
     /// What must come of a request: who may gets the route's answer.
@@ -197,6 +240,14 @@ impl House {
                 let id = self.owners_machine(vm).await;
                 let row = self.life.store.vm(id).await.unwrap();
                 policy::allow_vm(&principal, action, row.as_ref(), vm)
+            }
+            Ask::User(action) => {
+                let user = self.life.store.user_by_name(&vm.parse().unwrap()).await.unwrap().unwrap();
+                policy::allow_user(&principal, action, Some((user.id, &[])), vm)
+            }
+            Ask::Team(action) => {
+                let team = self.life.store.team_by_name(&vm.parse().unwrap()).await.unwrap().unwrap();
+                policy::allow_team(&principal, action, Some(team.id), vm)
             }
         };
         match verdict {
@@ -221,7 +272,7 @@ fn as_websocket(request: RequestBuilder) -> RequestBuilder {
 }
 
 /// An error's body without what differs in every answer.
-async fn refusal(answer: Response) -> (u16, String, String) {
+pub(super) async fn refusal(answer: Response) -> (u16, String, String) {
     let status = answer.status().as_u16();
     let kind = answer.headers()["content-type"].to_str().unwrap().to_owned();
     let text = answer.text().await.unwrap();
@@ -249,8 +300,8 @@ async fn every_caller_gets_what_the_policy_says() {
     for route in routes() {
         for uid in CALLERS {
             count += 1;
-            let is_about_one = route.path.contains("{vm}");
-            let vm = if is_about_one { house.machine(&format!("m{count}")).await } else { String::new() };
+            let name = format!("m{count}");
+            let vm = if route.is_about_one() { house.subject(&route, &name).await } else { String::new() };
             let expected = house.expected(&route, uid, &vm).await;
             let answer = house.ask(uid, route.method, &route.path_for(&vm), &route.body).await;
             let got = answer.status().as_u16();
@@ -263,7 +314,7 @@ async fn every_caller_gets_what_the_policy_says() {
                     wrong.push(format!("{} {}: code {:?} with status {got}", route.method, route.path, body.code));
                 }
             }
-            if is_about_one {
+            if matches!(route.ask, Ask::Vm(_)) {
                 // Out of the way, so that lists and checks stay short.
                 house.ask(OWNER, "DELETE", &format!("/v1/vms/{vm}?now=true"), &Value::Null).await;
             }
@@ -276,18 +327,22 @@ async fn every_caller_gets_what_the_policy_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn not_yours_and_not_there_are_the_same_answer() {
     let house = House::new().await;
-    for (number, route) in routes().into_iter().filter(|route| route.path.contains("{vm}")).enumerate() {
+    for (number, route) in routes().into_iter().filter(Route::is_about_one).enumerate() {
         let (name, owner) = (format!("x{number}"), login(OWNER));
-        let path = route.path_for(&format!("{name}.{owner}"));
+        let is_vm = matches!(route.ask, Ask::Vm(_));
+        let path = route.path_for(&if is_vm { format!("{name}.{owner}") } else { name.clone() });
         let mut before = Vec::new();
         for uid in [OTHER, GATEWAY] {
             before.push(refusal(house.ask(uid, route.method, &path, &route.body).await).await);
         }
-        house.machine(&name).await;
+        house.subject(&route, &name).await;
         for (uid, before) in [OTHER, GATEWAY].into_iter().zip(before) {
             let after = refusal(house.ask(uid, route.method, &path, &route.body).await).await;
             assert_eq!(before, after, "{} {path} by uid {uid}", route.method);
             assert_eq!(after.0, 404, "{} {path} by uid {uid}", route.method);
+        }
+        if !is_vm {
+            continue;
         }
         // By its id as well, which only its owner and operators can know.
         let id = house.owners_machine(&format!("{name}.{owner}")).await;
@@ -318,46 +373,6 @@ async fn refused_changes_are_on_the_record_of_who_tried() {
     let actors: BTreeSet<&str> =
         all["operations"].as_array().unwrap().iter().map(|row| row["actor"].as_str().unwrap()).collect();
     assert_eq!(actors, BTreeSet::from([login(OWNER).as_str()]), "nobody sees another's operations");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn hidden_profiles_operations_and_keys_look_like_none() {
-    let house = House::new().await;
-    let path = "/v1/profiles/secret";
-    let before = refusal(house.ask(OTHER, "GET", path, &Value::Null).await).await;
-    let make = json!({"profile": "secret", "name": "a"});
-    let before_make = refusal(house.ask(OTHER, "POST", "/v1/vms", &make).await).await;
-    let profiles = house.world.config.manager.config_dir.join("profiles");
-    std::fs::create_dir_all(&profiles).unwrap();
-    let profile = format!("inherits = 'firmware'\nallow = ['{}']", login(OWNER));
-    std::fs::write(profiles.join("secret.toml"), profile).unwrap();
-    assert_eq!(before, refusal(house.ask(OTHER, "GET", path, &Value::Null).await).await);
-    assert_eq!(before_make, refusal(house.ask(OTHER, "POST", "/v1/vms", &make).await).await);
-    assert_eq!(house.ask(OWNER, "GET", path, &Value::Null).await.status(), 200);
-
-    let made: Value = house.ask(OWNER, "POST", "/v1/vms", &make).await.json().await.unwrap();
-    let operation = made["operation"].as_str().unwrap().to_owned();
-    let asked = async |id: String| {
-        let (status, kind, body) =
-            refusal(house.ask(OTHER, "GET", &format!("/v1/operations/{id}"), &Value::Null).await).await;
-        (status, kind, body.replace(&id, "ID"))
-    };
-    assert_eq!(asked(operation).await, asked(VmId::generate().to_string()).await);
-
-    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdZ0vJtYXQ0ZXJvZnRlc3RzYW5kbm90aGluZ2Vsc2Uh";
-    let print = "SHA256:F7YbSowSTz+aNLLioAXbOKSqaX5Xv5P175F2ktLfOrg";
-    let path = format!("/v1/keys/{}", gvm::api::client::segment(print));
-    let before = refusal(house.ask(OTHER, "DELETE", &path, &Value::Null).await).await;
-    assert_eq!(house.ask(OWNER, "POST", "/v1/keys", &json!({"public_key": key})).await.status(), 200);
-    assert_eq!(before, refusal(house.ask(OTHER, "DELETE", &path, &Value::Null).await).await);
-
-    // The gateway, asked with the owner's key, finds the owner's machines and those of nobody else.
-    let target = |vm: &str| json!({"public_key": key, "vm": vm, "mode": "jump", "peer": "192.0.2.1"});
-    let ask = async |vm: &str| refusal(house.ask(GATEWAY, "POST", "/v1/gateway/target", &target(vm)).await).await.0;
-    let theirs = json!({"profile": "firmware", "name": "theirs", "is_stopped": true});
-    assert_eq!(house.ask(OTHER, "POST", "/v1/vms", &theirs).await.status(), 202);
-    assert_eq!(ask("a").await, 409, "it is the owner's and not up");
-    assert_eq!(ask(&format!("theirs.{}", login(OTHER))).await, 404);
 }
 
 #[tokio::test(flavor = "multi_thread")]

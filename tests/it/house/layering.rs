@@ -11,6 +11,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     // A leaf: it runs programs with a deadline and knows nothing else, so that adapters may share it.
     ("child", &[]),
+    // The form of a backup: a leaf.
+    ("backup", &[]),
     // Another: every listener counts its connections by it.
     ("gate", &["model"]),
     // Adapters: never each other.
@@ -21,7 +23,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("network", &["model", "child"]),
     ("gpu", &["model", "child"]),
     ("auth", &["model", "config"]),
-    ("manager", &["model", "plan", "config", "store", "hypervisor", "host", "image", "network", "gpu", "auth"]),
+    (
+        "manager",
+        &["backup", "model", "plan", "config", "store", "hypervisor", "host", "image", "network", "gpu", "auth"],
+    ),
     // The wire, and what stands on it.
     ("api", &[]),
     ("api::error", &[]),
@@ -37,7 +42,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The child mode: started by the manager, it does what gpu says and knows nobody.
     ("helper", &["gpu", "model"]),
     // Composition.
-    ("daemon", &["api::server", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"]),
+    (
+        "daemon",
+        &["api::server", "backup", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"],
+    ),
     ("main", &["cli", "config", "daemon", "gateway", "helper", "telemetry"]),
     ("lib", &[]),
 ];
@@ -60,7 +68,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),
     (&["sd_notify"], &["daemon.rs", "gateway"]),
-    (&["anyhow"], &["daemon.rs", "main.rs"]),
+    (&["anyhow"], &["daemon.rs", "daemon", "main.rs"]),
+    (&["tar"], &["backup"]),
 ];
 
 fn said(source: &Source, line: usize, what: &str) -> String {

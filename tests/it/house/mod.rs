@@ -6,6 +6,7 @@ mod dependencies;
 mod doctor;
 mod documents;
 mod forgotten;
+mod hidden;
 mod layering;
 mod leases;
 mod openapi;

@@ -7,12 +7,11 @@ use gvm::api::client::Client;
 use gvm::api::client::place::ServerUrl;
 use gvm::api::server::https::Https;
 use gvm::api::server::tls::Certificates;
-use gvm::api::server::{self};
+use gvm::api::server;
 use gvm::auth::peercred::Peers;
 use gvm::manager::tokens::{NewToken, TokenRequest};
 use gvm::model::fingerprint::Fingerprint;
 use gvm::model::principal::{Principal, Scopes};
-use gvm::model::secret::Secret;
 use reqwest::{Method, RequestBuilder};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -88,11 +87,6 @@ pub async fn make_token(life: &Life, who: &Principal, name: &str, scopes: Option
     let permit = life.manager.permit_tokens(who, None).await.unwrap();
     let request = TokenRequest { name: name.to_owned(), scopes, ttl: None };
     life.manager.create_token(&permit, request).await.unwrap()
-}
-
-/// What a bearer of it says.
-pub fn text(token: &NewToken) -> &Secret<String> {
-    token.text.secret()
 }
 
 /// A client's side of TLS that takes any certificate, for talking to the listener by hand.

@@ -62,7 +62,11 @@ async fn login_list_token_and_logout_over_https() {
     assert_eq!(ran.code, Some(3), "{ran:?}");
     assert!(ran.stderr.contains(&pin) && ran.stderr.contains("--fingerprint"), "{ran:?}");
     let ran = laptop.run(&["login", &url, "--token-file", &file, "--fingerprint", &pin]).await;
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), format!("logged in to {url} as eve (member)\n").as_str()), "{ran:?}");
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), format!("logged in to {url} as eve (member)\n").as_str()),
+        "{ran:?}"
+    );
     let kept = laptop.dir.path().join("home/.config/gvm/hosts.toml");
     let mode = |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&kept), mode(kept.parent().unwrap())), (0o600, 0o700));
@@ -112,7 +116,9 @@ async fn login_list_token_and_logout_over_https() {
 async fn a_server_that_changed_is_refused_loudly() {
     let (first, second, laptop) = (Served::new().await, Served::new().await, Laptop::new());
     let file = laptop.token_file(first.token.text.secret().expose());
-    let ran = laptop.run(&["login", &first.url().to_string(), "--token-file", &file, "--fingerprint", &first.pin().to_string()]).await;
+    let ran = laptop
+        .run(&["login", &first.url().to_string(), "--token-file", &file, "--fingerprint", &first.pin().to_string()])
+        .await;
     assert_eq!(ran.code, Some(0), "{ran:?}");
     // The same name, another server behind it.
     let kept = laptop.dir.path().join("home/.config/gvm/hosts.toml");
@@ -120,7 +126,10 @@ async fn a_server_that_changed_is_refused_loudly() {
     std::fs::write(&kept, text).unwrap();
     let ran = laptop.run(&["list"]).await;
     assert_eq!(ran.code, Some(3), "{ran:?}");
-    assert!(ran.stderr.contains("not the one that you logged in to") && ran.stderr.contains("--fingerprint"), "{ran:?}");
+    assert!(
+        ran.stderr.contains("not the one that you logged in to") && ran.stderr.contains("--fingerprint"),
+        "{ran:?}"
+    );
     assert!(ran.stderr.contains(&second.pin().to_string()), "{ran:?}");
 }
 

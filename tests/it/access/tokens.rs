@@ -134,7 +134,10 @@ async fn a_clock_that_stepped_back_is_named() {
     let error = come_at(&life, text, early).await.unwrap_err();
     assert_eq!(error.kind, Kind::Unauthenticated);
     assert!(error.to_string().contains("not valid yet: it was made at"), "{error}");
-    assert!(come_at(&life, text, made.token.created_at - SignedDuration::from_secs(50)).await.is_ok(), "a minute's skew");
+    assert!(
+        come_at(&life, text, made.token.created_at - SignedDuration::from_secs(50)).await.is_ok(),
+        "a minute's skew"
+    );
 }
 
 #[tokio::test]

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use gvm::api::client::Client;
 use gvm::api::client::place::ServerUrl;
+use gvm::api::server;
 use gvm::api::server::https::Https;
 use gvm::api::server::tls::Certificates;
-use gvm::api::server;
 use gvm::auth::peercred::Peers;
 use gvm::manager::tokens::{NewToken, TokenRequest};
 use gvm::model::fingerprint::Fingerprint;

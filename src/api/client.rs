@@ -258,7 +258,7 @@ impl Client {
     {
         let asked = tokio::time::timeout(DOWNLOAD_DEADLINE, self.send(self.request(Method::GET, path))).await;
         let answer = asked.map_err(|_| ClientError::Unreachable {
-            socket: self.socket.clone(),
+            place: self.place.clone(),
             source: std::io::ErrorKind::TimedOut.into(),
         })??;
         Ok(Box::pin(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken))))

@@ -1,5 +1,6 @@
 //! The read side: what people see, put together from the store and the hypervisor at the moment of asking.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use super::{Manager, ManagerError, Result};

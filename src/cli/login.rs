@@ -65,9 +65,7 @@ pub async fn login(out: &Output, args: LoginArgs) -> CliResult {
     let pin = args.fingerprint.or_else(|| hosts.get(&url).and_then(|host| host.fingerprint));
     let pin = trust(out, &url, pin).await?;
     let client = Client::https(&url, pin)?;
-    let token = match way(out, args.token_file)? {
-        Way::Token(token) => token,
-    };
+    let Way::Token(token) = way(out, args.token_file)?;
     let client = client.with_token(Some(token.clone()));
     let me: Me = client.get("/v1/me").await?;
     hosts.put(&url, Host { fingerprint: pin, token: token.expose().clone() });

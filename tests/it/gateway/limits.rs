@@ -63,7 +63,7 @@ async fn too_many_connections_are_sent_away_and_places_come_back() {
         }
     );
     assert_eq!([all.0.out(), all.1.out(), all.2.out()], ["in\n", "in\n", "in\n"]);
-    assert!(all.3.starts_with("gvm: this gateway has as many connections"), "{}", all.3);
+    assert!(all.3.starts_with("gvm: this server has as many connections"), "{}", all.3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -147,11 +147,10 @@ impl Manager {
                 .hint("ask your administrator")
         })?;
         if let Some(suspended) = &row.suspended {
-            return Err(ManagerError::denied(format!("your account is suspended: {}", suspended.why))
-                .hint("your machines and files are kept; ask your administrator"));
+            return Err(people::suspended(&suspended.why));
         }
         let role = match listed {
-            Some(listed) => people::role(&row, Some(listed)),
+            Some(listed) => people::role(row.role_source, row.user.role, Some(listed)),
             None => self.role_of(&row),
         };
         let teams = self.store.teams_of(user.id).await?;

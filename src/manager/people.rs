@@ -8,11 +8,13 @@
 pub mod change;
 pub mod enrol;
 
+use jiff::Timestamp;
+
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::{self, Action, Permit};
 use crate::model::id::{TeamId, UserId};
 use crate::model::name::{TeamName, UserName};
-use crate::model::principal::{Principal, Role, RoleSource, Who};
+use crate::model::principal::{Principal, Role, RoleSource, Via, Who};
 pub use crate::store::users::{UserFilter, UserRow};
 
 /// Somebody with everything that is told of them.
@@ -37,12 +39,18 @@ impl Person {
 /// The role that counts for somebody to whom the configuration gives the role `listed`; none where it says nothing
 /// about them. A role that was set by hand counts alone, but for the configuration's administrators: nobody can be
 /// locked out of the host's own file.
-pub(super) fn role(row: &UserRow, listed: Option<Role>) -> Role {
-    match (row.role_source, listed) {
-        (RoleSource::Host, listed) => listed.unwrap_or(row.user.role),
+pub(super) fn role(source: RoleSource, stored: Role, listed: Option<Role>) -> Role {
+    match (source, listed) {
+        (RoleSource::Host, listed) => listed.unwrap_or(stored),
         (RoleSource::Set, Some(Role::Admin)) => Role::Admin,
-        (RoleSource::Set, _) => row.user.role,
+        (RoleSource::Set, _) => stored,
     }
+}
+
+/// What somebody is told who is out of use, once they have proven who they are.
+pub(super) fn suspended(why: &str) -> ManagerError {
+    ManagerError::denied(format!("your account is suspended: {why}"))
+        .hint("your machines and files are kept; ask your administrator")
 }
 
 impl Manager {
@@ -65,7 +73,8 @@ impl Manager {
     /// The role that counts for somebody who is known by something else than the host's socket. The lists of the
     /// configuration are about accounts of the host, and about nobody else of the same name.
     pub(super) fn role_of(&self, row: &UserRow) -> Role {
-        role(row, row.uid.map(|uid| self.config.people.role_of(uid, row.user.name.as_str())))
+        let listed = row.uid.map(|uid| self.config.people.role_of(uid, row.user.name.as_str()));
+        role(row.role_source, row.user.role, listed)
     }
 
     /// True where an account of the host is known to be this person's: then the host has a say in who comes in.
@@ -76,13 +85,18 @@ impl Manager {
         Ok(self.store.user_row(id).await?.is_some_and(|row| row.uid.is_some()))
     }
 
-    /// True while everything still holds that a principal was let in with: they are registered, not suspended, and
-    /// have the role and the teams that they had.
+    /// True while everything still holds that a principal was let in with: they are registered, not suspended, have the
+    /// role and the teams that they had, and the token is good that they came with.
     pub async fn is_still_in(&self, principal: &Principal) -> bool {
         let Who::User(user) = &principal.who else { return true };
         // Where it cannot be known it is not so: who asks again is told why.
         let Ok(Some(row)) = self.store.user_row(user.id).await else { return false };
         let Ok(teams) = self.store.teams_of(user.id).await else { return false };
+        if let Via::Token(id) = principal.origin.via
+            && !self.store.is_token_good(id, Timestamp::now()).await.unwrap_or(false)
+        {
+            return false;
+        }
         row.suspended.is_none()
             && self.role_of(&row) >= user.role
             && principal.teams.iter().all(|team| teams.contains(team))

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 
 use super::revoked::Revoked;
-use super::{Manager, ManagerError, Result, error, lock};
+use super::{Manager, ManagerError, Result, error, lock, people};
 use crate::auth::policy::{self, Action, Permit, Relation};
 use crate::auth::random;
 use crate::model::id::{TokenId, UserId};
@@ -244,7 +244,6 @@ impl Manager {
         })?;
         let found = self.store.token_by_digest(&text.digest()).await?.ok_or_else(not_good)?;
         match found.token.check(now) {
-            _ if found.is_suspended => return Err(not_good()),
             Ok(()) => {}
             Err(NotGood::Expired) => return Err(not_good()),
             // Only its holder comes here, so nothing is given away.
@@ -256,10 +255,16 @@ impl Manager {
                 .hint("an administrator sets the host's clock right"));
             }
         }
+        // Who shows a good token is told why it is of no use.
+        if let Some(why) = &found.suspended_why {
+            return Err(people::suspended(why));
+        }
         self.note_use(&found.token, now, origin.address);
         let origin = Origin { via: Via::Token(found.token.id), ..origin.clone() };
-        let principal = Principal::of(found.user).in_teams(found.teams).limited_to(found.token.scopes).from(origin);
-        Ok(TokenLogin { principal, has_account: found.has_account })
+        let listed = found.uid.map(|uid| self.config.people.role_of(uid, found.user.name.as_str()));
+        let user = User { role: people::role(found.role_source, found.user.role, listed), ..found.user };
+        let principal = Principal::of(user).in_teams(found.teams).limited_to(found.token.scopes).from(origin);
+        Ok(TokenLogin { principal, has_account: found.uid.is_some() })
     }
 
     fn note_use(&self, token: &Token, now: Timestamp, from: Option<IpAddr>) {

@@ -5,7 +5,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{Result, Store, StoreError, Write, count, get, maybe_time, or_taken, parsed, time};
 use crate::model::id::{TeamId, TokenId, UserId};
-use crate::model::principal::User;
+use crate::model::principal::{RoleSource, User};
 use crate::model::token::{Token, TokenKind};
 
 /// A token and whose it is, as a request with it needs them.
@@ -17,10 +17,12 @@ pub struct TokenHolder {
     pub user: User,
     /// The teams that they are in.
     pub teams: Vec<TeamId>,
-    /// Out of use.
-    pub is_suspended: bool,
-    /// They have an account on this host.
-    pub has_account: bool,
+    /// Why they are out of use, where they are.
+    pub suspended_why: Option<String>,
+    /// The number of their account on this host, where they have one.
+    pub uid: Option<u32>,
+    /// Where their role is from.
+    pub role_source: RoleSource,
 }
 
 const COLUMNS: &str = "t.id, t.kind, t.name, t.scopes, t.created_at, t.expires_at, t.last_used_at, t.last_used_from";
@@ -46,8 +48,9 @@ fn holder(row: &SqliteRow) -> Result<TokenHolder> {
         token: token(row)?,
         user: User { id: parsed(row, "user_id")?, name: parsed(row, "user_name")?, role: parsed(row, "role")? },
         teams: teams.map(|id| id.parse().map_err(|e: uuid::Error| corrupt(e.to_string()))).collect::<Result<_>>()?,
-        is_suspended: get::<Option<i64>>(row, "suspended_at")?.is_some(),
-        has_account: get::<Option<i64>>(row, "uid")?.is_some(),
+        suspended_why: get::<Option<i64>>(row, "suspended_at")?.and(get(row, "suspended_why")?),
+        uid: get::<Option<i64>>(row, "uid")?.and_then(|uid| u32::try_from(uid).ok()),
+        role_source: parsed(row, "role_source")?,
     })
 }
 
@@ -59,13 +62,23 @@ impl Store {
     pub async fn token_by_digest(&self, digest: &str) -> Result<Option<TokenHolder>> {
         // One statement: it is asked at every request.
         let sql = format!(
-            "SELECT {COLUMNS}, u.id AS user_id, u.name AS user_name, u.role, u.suspended_at, u.uid,
+            "SELECT {COLUMNS}, u.id AS user_id, u.name AS user_name, u.role, u.role_source, u.suspended_at, u.suspended_why, u.uid,
                     (SELECT group_concat(team_id, ',') FROM team_members m WHERE m.user_id = u.id) AS teams
              FROM tokens t JOIN users u ON u.id = t.user_id WHERE t.digest = $1"
         );
         let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(digest);
         let row = query.fetch_optional(self.readers()).await.map_err(StoreError::Sql)?;
         row.as_ref().map(holder).transpose()
+    }
+
+    /// True while this token is there and has not ended.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn is_token_good(&self, id: TokenId, now: Timestamp) -> Result<bool> {
+        let query = sqlx::query("SELECT 1 FROM tokens WHERE id = $1 AND expires_at > $2");
+        let query = query.bind(id.to_string()).bind(now.as_microsecond());
+        Ok(query.fetch_optional(self.readers()).await.map_err(StoreError::Sql)?.is_some())
     }
 
     /// The tokens of a person, oldest first.

@@ -1,12 +1,16 @@
 //! What stays open longer than a request ends with the right to it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 
 use crate::manager::Manager;
 use crate::manager::revoked::Revoked;
 use crate::model::principal::{Principal, Via};
+
+/// What no message tells of, such as the end of a token's time, is found by looking so often.
+const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// What a message means for one principal.
 enum Verdict {
@@ -36,7 +40,8 @@ pub async fn ended(manager: Arc<Manager>, principal: Principal) {
     // Between coming in and listening it may have ended, and a listener that lags missed something.
     while manager.is_still_in(&principal).await {
         loop {
-            match told.recv().await {
+            let Ok(message) = tokio::time::timeout(LOOK_EVERY, told.recv()).await else { break };
+            match message {
                 Ok(revoked) => match verdict(&revoked, &principal) {
                     Verdict::Other => {}
                     Verdict::Unsure => break,

@@ -5,7 +5,7 @@ use gvm::auth::policy::{self, Action};
 use gvm::manager::Kind;
 use gvm::manager::access::TargetQuestion;
 use gvm::model::access::PublicKey;
-use gvm::model::principal::{Principal, Role};
+use gvm::model::principal::{Origin, Principal, Role};
 use serde_json::{Value, json};
 
 use super::{House, MEMBER, ROOT};
@@ -66,6 +66,17 @@ async fn a_role_that_was_set_stays_but_for_the_configurations_administrators() {
     assert_eq!(role(1000, "anna", Role::Admin).await, Role::Admin, "the configuration's administrators always are");
     house.ok(ROOT, "PATCH", "/v1/users/anna", json!({"role": "host"})).await;
     assert_eq!(role(1000, "anna", Role::Operator).await, Role::Operator);
+
+    // A token is worth what the configuration says now, not what it said when its owner last used the socket.
+    let uid = crate::support::world::UID;
+    assert_eq!(role(uid, "eve", Role::Admin).await, Role::Admin);
+    assert_eq!(house.user("eve").await.role, Role::Admin, "as it was seen last");
+    let eve = house.life.manager.principal(house.user("eve").await).await.unwrap();
+    assert_eq!(eve.user().unwrap().role, Role::Member);
+    let new = json!({"name": "laptop", "user": Value::Null});
+    let daemons = house.ok(MEMBER, "POST", "/v1/tokens", new).await["token"].as_str().unwrap().to_owned();
+    let login = house.life.manager.principal_of_token(&daemons, jiff::Timestamp::now(), Origin::internal()).await;
+    assert_eq!(login.unwrap().principal.user().unwrap().role, Role::Admin, "daemon is on the list");
 
     // By whatever way they come: daemon is an administrator of the configuration, anna of the same name would be none.
     assert_eq!(house.ok(MEMBER, "GET", "/v1/me", Value::Null).await["role"], "admin");

@@ -9,7 +9,8 @@ use gvm::auth::policy::{self, Action};
 use gvm::manager::revoked::Revoked;
 use gvm::model::access::PublicKey;
 use gvm::model::id::{TokenId, UserId, VmId};
-use gvm::model::principal::{Origin, Principal, Via};
+use gvm::model::principal::{Origin, Principal, Scopes, Via};
+use gvm::model::token::{Token, TokenKind};
 use serde_json::{Value, json};
 
 use super::{House, MEMBER, OTHER, ROOT};
@@ -48,6 +49,12 @@ async fn everything_ends_at_once_and_comes_back() {
     let house = House::new().await;
     let id = running(&house, "dev").await;
     house.ok(MEMBER, "POST", "/v1/keys", json!({"public_key": KEY})).await;
+    let token = house.ok(MEMBER, "POST", "/v1/tokens", json!({"name": "laptop"})).await["token"].clone();
+    let by_token = async || {
+        let now = jiff::Timestamp::now();
+        house.life.manager.principal_of_token(token.as_str().unwrap(), now, Origin::internal()).await
+    };
+    assert!(by_token().await.is_ok());
     house.ok(OTHER, "GET", "/v1/me", Value::Null).await;
     let (member, other) = (house.client(MEMBER), house.client(OTHER));
     let mut events = member.events("/v1/events").await.unwrap();
@@ -90,6 +97,8 @@ async fn everything_ends_at_once_and_comes_back() {
     let error = house.life.manager.principal(house.user("daemon").await).await.unwrap_err();
     assert_eq!(error.to_string(), refused);
 
+    assert_eq!(by_token().await.unwrap_err().to_string(), refused, "a good token is told why it is of no use");
+
     // Nobody else notices, and nothing is lost.
     assert!(tokio::time::timeout(Duration::from_millis(200), others.next()).await.is_err(), "its stream stays open");
     let shown = house.ok(ROOT, "GET", &format!("/v1/vms/{id}"), Value::Null).await;
@@ -101,6 +110,7 @@ async fn everything_ends_at_once_and_comes_back() {
     assert_eq!(house.ok(MEMBER, "GET", "/v1/vms/dev", Value::Null).await["state"], "running");
     assert_eq!(house.ok(MEMBER, "GET", "/v1/keys", Value::Null).await["keys"].as_array().unwrap().len(), 1);
     assert_eq!(house.life.manager.identify(&gateway, &key.clone().into()).await.unwrap().name.as_str(), "daemon");
+    assert!(by_token().await.is_ok());
     assert!(member.console("dev", ConsoleMode::Write).await.is_ok(), "the right to type was given back");
 }
 
@@ -205,7 +215,23 @@ async fn a_listener_that_missed_messages_looks_for_itself() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_ends_what_came_by_it_and_nothing_else() {
     let house = House::new().await;
-    let token = TokenId::generate();
+    let now = jiff::Timestamp::now();
+    let made = Token {
+        id: TokenId::generate(),
+        kind: TokenKind::ALL[0],
+        name: "laptop".to_owned(),
+        scopes: Scopes::all(),
+        created_at: now,
+        expires_at: now + jiff::SignedDuration::from_hours(1),
+        last_used_at: None,
+        last_used_from: None,
+    };
+    let token = made.id;
+    let mut tx = house.life.store.write().await.unwrap();
+    gvm::store::tokens::add(&mut tx, house.user("eve").await.id, &made, "digest").await.unwrap();
+    gvm::store::commit(tx).await.unwrap();
+    assert!(house.life.store.is_token_good(token, now).await.unwrap());
+    assert!(!house.life.store.is_token_good(token, made.expires_at).await.unwrap(), "its time has ended");
     let origin = |via| Origin { via, address: None, request: None };
     let eve = house.life.manager.principal(house.user("eve").await).await.unwrap();
     let by_token = eve.clone().from(origin(Via::Token(token)));
@@ -225,4 +251,6 @@ async fn a_token_ends_what_came_by_it_and_nothing_else() {
     told.tell(Revoked::Key(house.user("eve").await.id, "SHA256:x".to_owned()));
     tokio::time::timeout(PATIENCE, key_ends).await.unwrap().unwrap();
     assert!(!socket.is_finished());
+    let unknown = eve.clone().from(origin(Via::Token(TokenId::generate())));
+    tokio::time::timeout(PATIENCE, ended(&unknown)).await.expect("revoked before it was listened to").unwrap();
 }

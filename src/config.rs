@@ -1,11 +1,14 @@
 //! The one configuration file, `/etc/gvm/gvm.toml`. Unknown keys are refused; every key has a default.
 
+mod login;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::login::{LdapConfig, LoginConfig, OidcConfig, PamConfig};
 use crate::model::gpu::VgpuPolicy;
 use crate::model::network::Subnet;
 use crate::model::pci::PciAddress;
@@ -28,6 +31,8 @@ pub struct Config {
     pub people: PeopleConfig,
     /// The cards.
     pub gpu: GpuConfig,
+    /// Services that vouch for who somebody is.
+    pub login: LoginConfig,
 }
 
 /// The manager's part.
@@ -257,6 +262,7 @@ impl Config {
             ));
         }
         self.check_numbers()?;
+        self.login.check()?;
         if !word(&self.gateway.host, 253) && self.gateway.host.parse::<IpAddr>().is_err() {
             return Err(("gateway.host", format!("{:?} is neither a host name nor an address", self.gateway.host)));
         }

@@ -134,6 +134,20 @@ impl fmt::Display for Scopes {
     }
 }
 
+/// A service that vouches for who somebody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// The institution's OpenID Connect provider.
+    Oidc,
+    /// A directory.
+    Ldap,
+    /// The host's own logins.
+    Pam,
+}
+
+words!(Provider, "login provider", { Oidc => "oidc", Ldap => "ldap", Pam => "pam" });
+
 /// A registered person or service account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct User {

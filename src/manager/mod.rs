@@ -21,6 +21,7 @@ pub mod error;
 pub mod gpus;
 pub mod hold;
 pub mod images;
+pub mod people;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;

@@ -1,5 +1,9 @@
 //! Names that people type. Parsed once at the door; inside, a name is valid because it exists.
 
+pub mod derive;
+mod reserved;
+mod skeleton;
+
 use std::fmt;
 use std::str::FromStr;
 

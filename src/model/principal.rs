@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
@@ -70,6 +71,26 @@ pub enum Role {
 }
 
 words!(Role, "role", { Member => "member", Teacher => "teacher", Operator => "operator", Admin => "admin" });
+
+/// Where a person's role is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoleSource {
+    /// The configuration's lists of logins of the host, followed at each request over the socket.
+    Host,
+    /// An administrator of gvm.
+    Set,
+}
+
+words!(RoleSource, "source of a role", { Host => "host", Set => "set" });
+
+/// Why somebody keeps everything and may do nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspension {
+    /// Since when.
+    pub at: Timestamp,
+    /// Told to them.
+    pub why: String,
+}
 
 /// A part of what a person may do, to which a token can be limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

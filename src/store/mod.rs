@@ -9,6 +9,7 @@ pub mod gpus;
 pub mod images;
 pub mod leases;
 pub mod migrate;
+pub mod teams;
 pub mod users;
 pub mod vms;
 
@@ -112,6 +113,7 @@ impl Store {
             migrate::MigrateFault::Sql(source) => failed(source),
             migrate::MigrateFault::Migrate(e) => failed(sqlx::Error::Migrate(Box::new(e))),
         })?;
+        users::fill_skeletons(&writer).await.map_err(failed)?;
         // Damage in the middle is met only when its rows are; better told now than when a machine depends on it.
         let sound: String = sqlx::query_scalar("PRAGMA quick_check(1)").fetch_one(&writer).await.map_err(failed)?;
         if sound != "ok" {

@@ -29,10 +29,30 @@ pub struct Config {
     pub network: NetworkConfig,
     /// Who administers, and what a member may hold.
     pub people: PeopleConfig,
+    /// API tokens.
+    pub tokens: TokensConfig,
     /// The cards.
     pub gpu: GpuConfig,
     /// Services that vouch for who somebody is.
     pub login: LoginConfig,
+}
+
+/// API tokens.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TokensConfig {
+    /// Days that a token lives where nothing else is asked for.
+    pub default_days: u64,
+    /// Days that a token may live.
+    pub max_days: u64,
+    /// Hours that a login lives.
+    pub session_hours: u64,
+}
+
+impl Default for TokensConfig {
+    fn default() -> Self {
+        Self { default_days: 90, max_days: 366, session_hours: 12 }
+    }
 }
 
 /// The manager's part.
@@ -293,6 +313,9 @@ impl Config {
             ("manager.stop_grace_seconds", manager.stop_grace_seconds, 0, 24 * 3600),
             ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
             ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
+            ("tokens.default_days", self.tokens.default_days, 1, 10 * 366),
+            ("tokens.max_days", self.tokens.max_days, 1, 10 * 366),
+            ("tokens.session_hours", self.tokens.session_hours, 1, 24 * 366),
             ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
             ("gpu.sanitise_seconds", self.gpu.sanitise_seconds.unwrap_or(1), 1, 24 * 3600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),

@@ -70,6 +70,7 @@ pub async fn run(config: Config) -> Result<()> {
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
+    manager.spawn_token_notes();
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
     tracing::info!(socket = %config.manager.socket.display(), "ready");
     // Fails where there is no systemd, which is no fault.

@@ -9,6 +9,8 @@ use utoipa::ToSchema;
 pub enum ErrorCode {
     /// The request is malformed or a value is out of range.
     Invalid,
+    /// It is not known who you are: there is no token, or it is not good.
+    Unauthenticated,
     /// You may not do this.
     Denied,
     /// It would be over your quota.
@@ -32,6 +34,7 @@ impl ErrorCode {
     pub const fn status(self) -> u16 {
         match self {
             Self::Invalid => 400,
+            Self::Unauthenticated => 401,
             Self::Denied | Self::OverQuota => 403,
             Self::NotFound => 404,
             Self::Conflict | Self::NoCapacity => 409,
@@ -44,7 +47,8 @@ impl ErrorCode {
     /// The code that fits an HTTP status best, for answers that carry none.
     pub const fn of_status(status: u16) -> Self {
         match status {
-            401 | 403 => Self::Denied,
+            401 => Self::Unauthenticated,
+            403 => Self::Denied,
             404 | 410 => Self::NotFound,
             409 => Self::Conflict,
             429 => Self::TooMuch,
@@ -58,7 +62,7 @@ impl ErrorCode {
     pub const fn exit_code(self) -> u8 {
         match self {
             Self::Invalid => 2,
-            Self::Denied | Self::OverQuota => 3,
+            Self::Unauthenticated | Self::Denied | Self::OverQuota => 3,
             Self::NotFound => 4,
             Self::Conflict | Self::NoCapacity | Self::TooMuch => 5,
             Self::Unavailable => 6,

@@ -201,6 +201,7 @@ mod tests {
         for (code, exit) in [
             (ErrorCode::Internal, 1),
             (ErrorCode::Invalid, 2),
+            (ErrorCode::Unauthenticated, 3),
             (ErrorCode::Denied, 3),
             (ErrorCode::OverQuota, 3),
             (ErrorCode::NotFound, 4),

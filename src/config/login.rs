@@ -123,11 +123,14 @@ pub struct PamConfig {
     pub service: String,
     /// Another folder than `/etc/pam.d`, for trying a stack out.
     pub confdir: Option<PathBuf>,
+    /// The program with the helper mode, where it is not this one. No key of the file.
+    #[serde(skip)]
+    pub helper: Option<PathBuf>,
 }
 
 impl Default for PamConfig {
     fn default() -> Self {
-        Self { service: "gvm".to_owned(), confdir: None }
+        Self { service: "gvm".to_owned(), confdir: None, helper: None }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Why a use case says no.
 
+use std::time::Duration;
+
 use crate::hypervisor::{ErrorKind, HypervisorError};
 use crate::model::quota::QuotaExceeded;
 use crate::plan::place::WhyNot;
@@ -10,6 +12,8 @@ use crate::store::StoreError;
 pub enum Kind {
     /// A value is wrong.
     Invalid,
+    /// It is not known who asks.
+    Unauthenticated,
     /// Not permitted.
     Denied,
     /// Over the caller's quota.
@@ -20,6 +24,11 @@ pub enum Kind {
     Conflict,
     /// The host has no room.
     NoCapacity,
+    /// Too many or too fast; welcome again after so many seconds.
+    TooMuch {
+        /// Seconds.
+        retry_after: u32,
+    },
     /// Something that is needed does not answer.
     Unavailable,
     /// A fault.
@@ -52,6 +61,18 @@ impl ManagerError {
     /// A value is wrong.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::new(Kind::Invalid, message)
+    }
+
+    /// It is not known who asks.
+    pub fn unauthenticated(message: impl Into<String>) -> Self {
+        Self::new(Kind::Unauthenticated, message)
+    }
+
+    /// Too many or too fast. The wait is rounded up to whole seconds.
+    pub fn too_much(message: impl Into<String>, wait: Duration) -> Self {
+        let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
+        let retry_after = u32::try_from(seconds.max(1)).unwrap_or(u32::MAX);
+        Self::new(Kind::TooMuch { retry_after }, message)
     }
 
     /// Not permitted.

@@ -21,6 +21,7 @@ pub mod error;
 pub mod gpus;
 pub mod hold;
 pub mod images;
+pub mod logins;
 pub mod people;
 pub mod power;
 pub mod profiles;
@@ -28,6 +29,7 @@ pub mod reconciler;
 pub mod revoked;
 mod shape;
 pub mod steps;
+pub mod tokens;
 pub mod view;
 pub mod watch;
 
@@ -88,6 +90,8 @@ pub struct Manager {
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
     revocations: revoked::Revocations,
+    logins: logins::Logins,
+    uses: tokens::Uses,
     gpus: gpus::Gpus,
     /// An image came: the accelerator may be found out with its kernel.
     images_changed: Notify,
@@ -123,6 +127,8 @@ impl Manager {
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
             revocations: revoked::Revocations::default(),
+            logins: logins::Logins::default(),
+            uses: tokens::Uses::default(),
             gpus: gpus::Gpus::new(gpus),
             images_changed: Notify::new(),
             tasks: TaskTracker::new(),

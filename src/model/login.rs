@@ -2,6 +2,7 @@
 
 pub mod endpoint;
 pub mod id_token;
+pub mod pam;
 
 use std::collections::BTreeMap;
 

@@ -4,6 +4,7 @@
 //! these types belongs in [`crate::plan`].
 
 pub mod access;
+pub mod backoff;
 pub mod caps;
 pub mod card;
 pub mod event;
@@ -21,5 +22,6 @@ pub mod profile;
 pub mod quota;
 pub mod secret;
 pub mod state;
+pub mod token;
 pub mod units;
 pub mod vm;

@@ -1,7 +1,7 @@
 //! Addresses of machines and the network they live on.
 
 use std::fmt;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
@@ -168,6 +168,14 @@ pub struct NetworkSpec {
     pub bridge: String,
     /// Its addresses.
     pub subnet: Subnet,
+}
+
+/// One household is one IPv4 address or one IPv6 /64: within that network a stranger may have any address.
+pub fn household(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+    }
 }
 
 #[cfg(test)]

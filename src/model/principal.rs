@@ -79,9 +79,11 @@ pub enum RoleSource {
     Host,
     /// An administrator of gvm.
     Set,
+    /// The groups that a login provider says they are in, followed at each login.
+    Login,
 }
 
-words!(RoleSource, "source of a role", { Host => "host", Set => "set" });
+words!(RoleSource, "source of a role", { Host => "host", Set => "set", Login => "login" });
 
 /// Why somebody keeps everything and may do nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +154,15 @@ impl fmt::Display for Scopes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words: Vec<&str> = self.iter().map(Scope::as_str).collect();
         f.pad(&words.join(","))
+    }
+}
+
+impl FromStr for Scopes {
+    type Err = UnknownWord;
+
+    /// Words with commas between them.
+    fn from_str(text: &str) -> Result<Self, UnknownWord> {
+        text.split(',').filter(|word| !word.is_empty()).map(str::parse).collect()
     }
 }
 

@@ -23,6 +23,7 @@ fn all() -> Vec<Migration> {
         (4, "gpu_shape", include_str!("../../migrations/0004_gpu_shape.sql")),
         (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
         (6, "people", include_str!("../../migrations/0006_people.sql")),
+        (7, "tokens", include_str!("../../migrations/0007_tokens.sql")),
     ];
     numbered
         .into_iter()

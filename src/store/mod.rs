@@ -10,6 +10,7 @@ pub mod images;
 pub mod leases;
 pub mod migrate;
 pub mod teams;
+pub mod tokens;
 pub mod users;
 pub mod vms;
 

@@ -348,6 +348,7 @@ fn bound(statement: Statement, row: &UserRow, skeleton: Option<String>) -> State
 pub async fn remove(tx: &mut Write, id: UserId) -> Result<()> {
     for sql in [
         "DELETE FROM ssh_keys WHERE user_id = $1",
+        "DELETE FROM tokens WHERE user_id = $1",
         "DELETE FROM team_members WHERE user_id = $1",
         "DELETE FROM users WHERE id = $1",
     ] {

@@ -1,6 +1,6 @@
 //! Errors on their way out: kind to code and status, causes to the log.
 
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::api::error::{ErrorBody, ErrorCode};
@@ -19,6 +19,8 @@ impl From<ManagerError> for ApiError {
 const fn code(kind: Kind) -> ErrorCode {
     match kind {
         Kind::Invalid => ErrorCode::Invalid,
+        Kind::Unauthenticated => ErrorCode::Unauthenticated,
+        Kind::TooMuch { .. } => ErrorCode::TooMuch,
         Kind::Denied => ErrorCode::Denied,
         Kind::OverQuota => ErrorCode::OverQuota,
         Kind::NotFound => ErrorCode::NotFound,
@@ -39,8 +41,16 @@ impl IntoResponse for ApiError {
             }
             _ => tracing::debug!(%request_id, error = %error::chain(&self.0), "a request was refused"),
         }
+        let retry_after = match self.0.kind {
+            Kind::TooMuch { retry_after } => Some(retry_after),
+            _ => None,
+        };
         let body = ErrorBody { code, message: self.0.message, hint: self.0.hint, request_id: Some(request_id) };
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, axum::Json(body)).into_response()
+        let mut response = (status, axum::Json(body)).into_response();
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
+        }
+        response
     }
 }

@@ -50,7 +50,7 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["utoipa", "utoipa_axum"], &["api"]),
     (&["reqwest", "tokio_tungstenite"], &["api/client.rs", "api/client"]),
     (&["hadris_iso"], &["image/seed.rs"]),
-    (&["aws_lc_rs"], &["image/sshkey.rs"]),
+    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs"]),
     (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),

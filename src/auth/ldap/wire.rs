@@ -106,25 +106,31 @@ async fn pump(server: Box<dyn Wire>, ours: UnixStream) -> LdapError {
     let (mut from_us, mut to_us) = ours.into_split();
     let answers = async {
         let mut all = 0_usize;
-        while let Some(message) = message(&mut from_server).await? {
+        loop {
+            let message = match message(&mut from_server).await {
+                Ok(Some(message)) => message,
+                Ok(None) => break,
+                Err(why) => return why,
+            };
             all = all.saturating_add(message.len());
             if all > MAX_ALL {
-                return Err(LdapError::Directory("answers with more than can be meant".into()));
+                return LdapError::Directory("answers with more than can be meant".into());
             }
             if to_us.write_all(&message).await.is_err() {
                 break;
             }
         }
         drop(to_us);
-        Ok(())
+        std::future::pending().await
     };
     let questions = async {
         let _ = tokio::io::copy(&mut from_us, &mut to_server).await;
         let _ = to_server.shutdown().await;
+        std::future::pending().await
     };
-    match tokio::join!(answers, questions) {
-        (Err(why), ()) => why,
-        (Ok(()), ()) => std::future::pending().await,
+    tokio::select! {
+        why = answers => why,
+        never = questions => never,
     }
 }
 

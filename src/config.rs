@@ -29,12 +29,54 @@ pub struct Config {
     pub network: NetworkConfig,
     /// Who administers, and what a member may hold.
     pub people: PeopleConfig,
+    /// The API over the network.
+    pub https: HttpsConfig,
     /// API tokens.
     pub tokens: TokensConfig,
     /// The cards.
     pub gpu: GpuConfig,
     /// Services that vouch for who somebody is.
     pub login: LoginConfig,
+}
+
+/// The API over the network.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpsConfig {
+    /// Where it listens; absent means nowhere.
+    pub listen: Option<SocketAddr>,
+    /// The certificate with its chain, PEM; absent means one that signs itself.
+    pub certificate: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// The names that clients reach it by; absent means the gateway's host.
+    pub names: Vec<String>,
+    /// Connections at once.
+    pub max_connections: usize,
+    /// Connections at once from one address.
+    pub max_per_address: usize,
+    /// Seconds for the TLS handshake, and for the head of each request.
+    pub handshake_seconds: u64,
+    /// Requests in a second from one address.
+    pub requests_per_second: u32,
+    /// Requests in a second of one person.
+    pub person_requests_per_second: u32,
+}
+
+impl Default for HttpsConfig {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            certificate: None,
+            key: None,
+            names: Vec::new(),
+            max_connections: 1024,
+            max_per_address: 128,
+            handshake_seconds: 10,
+            requests_per_second: 200,
+            person_requests_per_second: 100,
+        }
+    }
 }
 
 /// API tokens.
@@ -81,6 +123,8 @@ pub struct ManagerConfig {
     pub accelerator: Option<String>,
     /// Unix group whose members may use the socket; absent leaves the group as it is.
     pub socket_group: Option<String>,
+    /// Requests in a second of one account on the socket; root and the gateway have no limit.
+    pub requests_per_second: u32,
 }
 
 impl Default for ManagerConfig {
@@ -97,6 +141,7 @@ impl Default for ManagerConfig {
             max_attempts: 8,
             accelerator: None,
             socket_group: Some("gvm".to_owned()),
+            requests_per_second: 1000,
         }
     }
 }
@@ -296,6 +341,15 @@ impl Config {
                 return Err((key, format!("{} is not an absolute path", path.display())));
             }
         }
+        if self.https.certificate.is_some() != self.https.key.is_some() {
+            return Err((
+                "https.certificate",
+                "a certificate and its key go together; set https.key as well".to_owned(),
+            ));
+        }
+        if let Some(name) = self.https.names.iter().find(|name| !word(name, 253) && name.parse::<IpAddr>().is_err()) {
+            return Err(("https.names", format!("{name:?} is neither a host name nor an address")));
+        }
         if let Some(program) = self.gpu.sanitise_command.first().filter(|program| !program.starts_with('/')) {
             return Err(("gpu.sanitise_command", format!("{program:?} is not the absolute path of a program")));
         }
@@ -306,13 +360,19 @@ impl Config {
         const YEAR: u64 = 366 * 24 * 3600;
         // More than the kernel gives one process.
         const MANY: u64 = 1_000_000;
-        let (manager, gateway) = (&self.manager, &self.gateway);
+        let (manager, gateway, https) = (&self.manager, &self.gateway, &self.https);
         let count = |value: usize| u64::try_from(value).unwrap_or(u64::MAX);
         for (key, value, min, max) in [
             ("manager.tick_seconds", manager.tick_seconds, 1, 3600),
             ("manager.stop_grace_seconds", manager.stop_grace_seconds, 0, 24 * 3600),
             ("manager.undelete_seconds", manager.undelete_seconds, 0, 10 * YEAR),
             ("manager.max_attempts", manager.max_attempts.into(), 1, MANY),
+            ("manager.requests_per_second", manager.requests_per_second.into(), 1, MANY),
+            ("https.max_connections", count(https.max_connections), 1, MANY),
+            ("https.max_per_address", count(https.max_per_address), 1, MANY),
+            ("https.handshake_seconds", https.handshake_seconds, 1, 600),
+            ("https.requests_per_second", https.requests_per_second.into(), 1, MANY),
+            ("https.person_requests_per_second", https.person_requests_per_second.into(), 1, MANY),
             ("tokens.default_days", self.tokens.default_days, 1, 10 * 366),
             ("tokens.max_days", self.tokens.max_days, 1, 10 * 366),
             ("tokens.session_hours", self.tokens.session_hours, 1, 24 * 366),

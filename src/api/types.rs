@@ -9,6 +9,7 @@ mod access;
 mod caps;
 mod gpu;
 mod image;
+mod token;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
@@ -19,6 +20,7 @@ pub use self::gpu::{
     GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
+pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -326,6 +328,9 @@ pub struct Me {
     pub role: String,
     /// Registered keys.
     pub keys: u64,
+    /// What this login is good for; everything where it is not told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub scopes: Vec<String>,
 }
 
 /// One finding of the doctor.

@@ -2,9 +2,18 @@
 //!
 //! Which registered person an account is, the manager knows ([`crate::manager`]); nothing is stored here.
 
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
 use crate::config::Config;
 use crate::model::name::{NameError, UserName};
 use crate::model::principal::Role;
+
+/// How old the host's word on a member may be.
+const LATELY: Duration = Duration::from_secs(5);
+/// Members of whom it is kept.
+const LATELY_KEPT: usize = 4096;
 
 /// Why a peer cannot be anybody.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +52,8 @@ pub struct Peers {
     operators: Vec<String>,
     gateway_user: String,
     socket_group: Option<String>,
+    /// What the host said of members lately.
+    lately: Arc<Mutex<HashMap<UserName, (bool, Instant)>>>,
 }
 
 impl Peers {
@@ -54,6 +65,7 @@ impl Peers {
             operators: people.operators.clone(),
             gateway_user: config.gateway.user.clone(),
             socket_group: config.manager.socket_group.clone(),
+            lately: Arc::default(),
         }
     }
 
@@ -66,6 +78,31 @@ impl Peers {
         let name = name.to_string();
         let looked_up = tokio::task::spawn_blocking(move || is_in_group(&name, &group)).await;
         looked_up.map_err(|_| PeerError::Passwd(std::io::ErrorKind::Interrupted.into()))?
+    }
+
+    /// The same by what the host said within the last seconds: for requests that come by the hundred.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn is_member_lately(&self, name: &UserName) -> Result<bool, PeerError> {
+        if self.socket_group.is_none() {
+            return Ok(true);
+        }
+        let known = self.lately().get(name).filter(|(_, at)| at.elapsed() < LATELY).map(|(answer, _)| *answer);
+        if let Some(answer) = known {
+            return Ok(answer);
+        }
+        let answer = self.is_member(name).await?;
+        let mut lately = self.lately();
+        if lately.len() >= LATELY_KEPT {
+            lately.retain(|_, (_, at)| at.elapsed() < LATELY);
+        }
+        lately.insert(name.clone(), (answer, Instant::now()));
+        Ok(answer)
+    }
+
+    fn lately(&self) -> MutexGuard<'_, HashMap<UserName, (bool, Instant)>> {
+        self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The account of a uid.

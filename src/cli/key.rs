@@ -15,6 +15,7 @@ use super::table::{Align, age, table};
 use crate::api::client::segment;
 use crate::api::types::{AddKey, KeyList, KeyView, Me};
 use crate::model::access::PublicKey;
+use crate::model::principal::Scope;
 
 /// SSH keys that open your machines.
 #[derive(Debug, Subcommand)]
@@ -108,7 +109,9 @@ async fn register(cx: &Context, key: &PublicKey) -> CliResult<KeyView> {
 /// When the user wants none of them, or none can be made or registered.
 pub async fn ensure_first_key(cx: &Context) -> CliResult {
     let me: Me = cx.client.get("/v1/me").await?;
-    if me.keys > 0 {
+    // A login that is not good for keys cannot look for them, nor register one.
+    let has_scope = me.scopes.is_empty() || me.scopes.iter().any(|scope| scope == Scope::Account.as_str());
+    if me.keys > 0 || !has_scope {
         return Ok(());
     }
     let ssh = files::home()?.join(".ssh");

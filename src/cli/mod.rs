@@ -38,6 +38,7 @@ mod scan;
 mod shell;
 mod ssh;
 mod table;
+mod token;
 mod vm;
 mod vm_ref;
 mod wait;
@@ -150,6 +151,9 @@ enum Command {
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Manage the API tokens of your programs
+    #[command(subcommand)]
+    Token(token::TokenCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Check a configuration file
@@ -317,6 +321,7 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Image(command) => image::run(&cx, command).await,
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
+        Command::Token(command) => token::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {

@@ -151,7 +151,7 @@ pub fn finding(finding: Finding) -> FindingView {
 }
 
 /// RFC 3339, whole seconds.
-fn time(at: Timestamp) -> String {
+pub fn time(at: Timestamp) -> String {
     at.round(jiff::Unit::Second).unwrap_or(at).to_string()
 }
 

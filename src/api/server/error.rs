@@ -1,6 +1,6 @@
 //! Errors on their way out: kind to code and status, causes to the log.
 
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 
 use crate::api::error::{ErrorBody, ErrorCode};
@@ -48,6 +48,9 @@ impl IntoResponse for ApiError {
         let body = ErrorBody { code, message: self.0.message, hint: self.0.hint, request_id: Some(request_id) };
         let status = StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(body)).into_response();
+        if code == ErrorCode::Unauthenticated {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"gvm\""));
+        }
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, seconds.into());
         }

@@ -1,6 +1,7 @@
 //! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
 //! DTOs, and decides nothing.
 
+mod bearer;
 mod convert;
 mod convert_gpu;
 mod error;
@@ -9,12 +10,15 @@ mod gpus;
 mod images;
 mod people;
 mod profiles;
+pub mod rates;
 mod stream;
 mod system;
+mod tokens;
 mod vms;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
@@ -33,6 +37,7 @@ use utoipa_axum::routes;
 use uuid::Uuid;
 
 use self::error::ApiError;
+use self::rates::{RateLimits, Rates};
 use crate::auth::peercred::{PeerError, Peers};
 use crate::auth::policy::{self, Action, Permit};
 use crate::manager::{Manager, ManagerError};
@@ -41,11 +46,15 @@ use crate::model::principal::{Origin, Principal, Via};
 /// Largest request body: a cloud-init document with room around it.
 const MAX_BODY: usize = 256 * 1024;
 
+/// How long a body may take to come; a slow one holds a connection and nothing else.
+const BODY_DEADLINE: Duration = Duration::from_secs(30);
+
 /// What every handler gets.
 #[derive(Clone, Debug)]
 pub struct Shared {
     manager: Arc<Manager>,
     peers: Peers,
+    rates: Rates,
 }
 
 /// Who is at the other end of a connection.
@@ -114,17 +123,32 @@ impl FromRequestParts<Shared> for Caller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
-        let peer = parts.extensions.get::<ConnectInfo<Peer>>().map(|info| info.0);
-        let Some(Peer::Unix(Some(uid))) = peer else {
-            return Err(ManagerError::denied("the kernel does not say who you are").into());
+        let peer = parts.extensions.get::<ConnectInfo<Peer>>().map_or(Peer::Unix(None), |info| info.0);
+        let origin = Origin { via: Via::Socket, address: peer.address(), request: REQUEST.try_with(|id| *id).ok() };
+        // Over the network nothing else says who asks; on the socket it wins over the kernel's word.
+        let principal = match (bearer::token(&parts.headers)?, peer) {
+            (Some(token), _) => bearer::principal(state, token, origin).await?,
+            (None, Peer::Unix(Some(uid))) => Self::of_uid(state, uid).await?.from(origin),
+            (None, Peer::Unix(None)) => return Err(ManagerError::denied("the kernel does not say who you are").into()),
+            (None, Peer::Network(_)) => {
+                let error =
+                    ManagerError::unauthenticated("there is no token with the request, so gvm cannot tell who asks");
+                return Err(error.hint("log in with `gvm login`, or send: authorization: Bearer TOKEN").into());
+            }
         };
+        state.rates.person(&principal, peer)?;
+        Ok(Self(principal))
+    }
+}
+
+impl Caller {
+    /// The person behind a uid of the host.
+    async fn of_uid(state: &Shared, uid: u32) -> Result<Principal, ApiError> {
         let account = state.peers.account(uid).await.map_err(|e| match e {
             PeerError::Nameless(_) | PeerError::Name(_) => ManagerError::denied(e.to_string()).because(e),
             PeerError::Passwd(_) => ManagerError::unavailable(e.to_string()).because(e),
         })?;
-        let principal = state.manager.recognise(account).await?;
-        let origin = Origin { via: Via::Socket, address: None, request: REQUEST.try_with(|id| *id).ok() };
-        Ok(Self(principal.from(origin)))
+        Ok(state.manager.recognise(account).await?)
     }
 }
 
@@ -135,8 +159,9 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Body<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &Shared) -> Result<Self, ApiError> {
-        let bytes = axum::body::Bytes::from_request(request, state)
-            .await
+        let read = tokio::time::timeout(BODY_DEADLINE, axum::body::Bytes::from_request(request, state)).await;
+        let bytes = read
+            .map_err(|_| ManagerError::invalid("the request's body did not come in time"))?
             .map_err(|e| ManagerError::invalid(format!("the request cannot be read: {}", e.body_text())))?;
         let bytes: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         // Serde would take an array for an object without its names.
@@ -248,6 +273,8 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(gateway::view))
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))
@@ -265,6 +292,10 @@ pub fn openapi() -> String {
 
 /// The whole API.
 pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
+    let limits = manager.config();
+    let (https, socket) = (&limits.https, limits.manager.requests_per_second);
+    let rates = RateLimits { address: https.requests_per_second, person: https.person_requests_per_second, socket };
+    let shared = Shared { rates: Rates::new(rates), manager, peers };
     let (router, document) = routes().split_for_parts();
     let document = Arc::new(document);
     let spec = move || async move { axum::Json((*document).clone()) };
@@ -278,8 +309,10 @@ pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
             (StatusCode::METHOD_NOT_ALLOWED, ApiError::from(error))
         })
         .layer(DefaultBodyLimit::max(MAX_BODY))
+        .layer(axum::middleware::from_fn(bearer::keep_out_of_urls))
+        .layer(axum::middleware::from_fn_with_state(shared.clone(), rates::by_address))
         .layer(axum::middleware::from_fn(with_request_id))
-        .with_state(Shared { manager, peers })
+        .with_state(shared)
 }
 
 /// Serves the API until the token is cancelled; requests under way come to their end.

@@ -105,6 +105,17 @@ impl Peers {
         self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The uid of a login of this host; none where there is no such.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn uid_of(&self, login: &str) -> Result<Option<u32>, PeerError> {
+        let login = login.to_owned();
+        let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_name(&login)).await;
+        let found = looked_up.map_err(|_| PeerError::Passwd(std::io::ErrorKind::Interrupted.into()))?;
+        Ok(found.map_err(|errno| PeerError::Passwd(errno.into()))?.map(|user| user.uid.as_raw()))
+    }
+
     /// The account of a uid.
     ///
     /// # Errors

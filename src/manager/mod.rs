@@ -21,6 +21,7 @@ pub mod error;
 pub mod gpus;
 pub mod hold;
 pub mod images;
+pub mod login;
 pub mod logins;
 pub mod people;
 pub mod power;
@@ -90,6 +91,7 @@ pub struct Manager {
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
     revocations: revoked::Revocations,
+    services: login::Services,
     logins: logins::Logins,
     uses: tokens::Uses,
     gpus: gpus::Gpus,
@@ -115,6 +117,7 @@ impl Manager {
     ) -> (Arc<Self>, mpsc::Receiver<VmId>) {
         let (wake, woken) = mpsc::channel(WAKE_QUEUE);
         let manager = Self {
+            services: login::Services::new(&config),
             layout: Layout::new(config.manager.state_dir.clone()),
             config,
             store,

@@ -24,6 +24,7 @@ fn all() -> Vec<Migration> {
         (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
         (6, "people", include_str!("../../migrations/0006_people.sql")),
         (7, "tokens", include_str!("../../migrations/0007_tokens.sql")),
+        (10, "identities", include_str!("../../migrations/0010_identities.sql")),
     ];
     numbered
         .into_iter()

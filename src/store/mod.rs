@@ -6,6 +6,7 @@
 
 pub mod audit;
 pub mod gpus;
+pub mod identities;
 pub mod images;
 pub mod leases;
 pub mod migrate;

@@ -9,6 +9,7 @@ mod access;
 mod caps;
 mod gpu;
 mod image;
+mod login;
 mod token;
 
 pub use self::access::{
@@ -20,6 +21,9 @@ pub use self::gpu::{
     GpuPlan, GpuView, GroupMemberView, ImportLayout, LayoutResult, MigInstanceView, OfferList, OfferView, WithholdGpu,
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
+pub use self::login::{
+    DeviceAnswer, DeviceLoginView, DeviceWord, LoginWaysView, PasswordLogin, PollDevice, SessionView,
+};
 pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.

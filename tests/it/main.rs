@@ -11,6 +11,7 @@ mod gpu_sanitise;
 mod gpus;
 mod house;
 mod hypervisor;
+mod login;
 mod mock_cards;
 mod profiles;
 mod reconcile;

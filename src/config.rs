@@ -12,6 +12,7 @@ pub use self::login::{LdapConfig, LoginConfig, OidcConfig, PamConfig};
 use crate::model::gpu::VgpuPolicy;
 use crate::model::network::Subnet;
 use crate::model::pci::PciAddress;
+use crate::model::principal::Role;
 use crate::model::quota::Quota;
 
 /// Where the file is looked for.
@@ -55,8 +56,10 @@ pub struct HttpsConfig {
     pub max_connections: usize,
     /// Connections at once from one address.
     pub max_per_address: usize,
-    /// Seconds for the TLS handshake, and for the head of each request.
+    /// Seconds for the TLS handshake.
     pub handshake_seconds: u64,
+    /// Seconds from one answer to the whole head of the next request.
+    pub idle_seconds: u64,
     /// Requests in a second from one address.
     pub requests_per_second: u32,
     /// Requests in a second of one person.
@@ -73,6 +76,7 @@ impl Default for HttpsConfig {
             max_connections: 1024,
             max_per_address: 128,
             handshake_seconds: 10,
+            idle_seconds: 30,
             requests_per_second: 200,
             person_requests_per_second: 100,
         }
@@ -239,15 +243,36 @@ pub struct GpuConfig {
 }
 
 /// People.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PeopleConfig {
-    /// Logins with the role admin, beside root.
+    /// Logins of the host with the role admin, beside root; they have it whatever was set with `gvm user set`.
     pub admins: Vec<String>,
-    /// Logins with the role operator: they see everybody's machines and may start and stop them.
+    /// Logins of the host with the role operator: they see everybody's machines and may start and stop them.
     pub operators: Vec<String>,
+    /// Whoever may use the socket is a member at the first sight. Without it only who was added with `gvm user add`.
+    pub add_from_socket: bool,
     /// What every member may hold at once.
     pub quota: Quota,
+}
+
+impl Default for PeopleConfig {
+    fn default() -> Self {
+        Self { admins: Vec::new(), operators: Vec::new(), add_from_socket: true, quota: Quota::default() }
+    }
+}
+
+impl PeopleConfig {
+    /// The role that the lists give an account of the host.
+    pub fn role_of(&self, uid: u32, login: &str) -> Role {
+        let is_in = |list: &[String]| list.iter().any(|name| name == login);
+        match uid {
+            0 => Role::Admin,
+            _ if is_in(&self.admins) => Role::Admin,
+            _ if is_in(&self.operators) => Role::Operator,
+            _ => Role::Member,
+        }
+    }
 }
 
 /// Why the configuration cannot be used.
@@ -371,6 +396,7 @@ impl Config {
             ("https.max_connections", count(https.max_connections), 1, MANY),
             ("https.max_per_address", count(https.max_per_address), 1, MANY),
             ("https.handshake_seconds", https.handshake_seconds, 1, 600),
+            ("https.idle_seconds", https.idle_seconds, 1, 3600),
             ("https.requests_per_second", https.requests_per_second.into(), 1, MANY),
             ("https.person_requests_per_second", https.person_requests_per_second.into(), 1, MANY),
             ("tokens.default_days", self.tokens.default_days, 1, 10 * 366),

@@ -14,7 +14,7 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::api::server;
+use crate::api::server::{self, https::Https, tls::Certificates};
 use crate::auth::peercred::Peers;
 use crate::config::{Config, GpuConfig};
 use crate::gpu::{GpuOptions, HostGpus};
@@ -71,6 +71,8 @@ pub async fn run(config: Config) -> Result<()> {
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
     manager.spawn_token_notes();
+    let https = https(&config).await?;
+    let serving_https = https.map(|https| tokio::spawn(https.serve(router.clone(), stop.clone())));
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
     tracing::info!(socket = %config.manager.socket.display(), "ready");
     // Fails where there is no systemd, which is no fault.
@@ -83,6 +85,9 @@ pub async fn run(config: Config) -> Result<()> {
     let drained = tokio::time::timeout(DRAIN, async {
         let _ = reconciler.await;
         let _ = serving.await;
+        if let Some(serving) = serving_https {
+            let _ = serving.await;
+        }
         manager.drain().await;
     });
     if drained.await.is_err() {
@@ -95,6 +100,19 @@ pub async fn run(config: Config) -> Result<()> {
     let _ = std::fs::remove_file(&config.manager.socket);
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The listener for other machines, where the configuration wants one.
+async fn https(config: &Config) -> Result<Option<Https>> {
+    let Some(address) = config.https.listen else { return Ok(None) };
+    let certificates = Certificates::open(&config.https, &config.manager.state_dir, &config.gateway.host)?;
+    let certificates = Arc::new(certificates);
+    let https = Https::bind(&config.https, address, certificates.clone()).await?;
+    tracing::info!(
+        address = %https.address(), fingerprint = %certificates.fingerprint(), is_public = certificates.is_public(),
+        "HTTPS"
+    );
+    Ok(Some(https))
 }
 
 fn gpu_options(config: &Config) -> GpuOptions {

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod config;
 #[cfg(feature = "libvirt")]
 pub mod daemon;
+pub mod gate;
 pub mod gateway;
 pub mod gpu;
 pub mod helper;

@@ -138,6 +138,14 @@ impl Client {
         self.call(Method::PATCH, path, Some(body), REQUEST_DEADLINE).await
     }
 
+    /// `PUT path` without a body.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn put<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
+        self.call(Method::PUT, path, None::<&()>, REQUEST_DEADLINE).await
+    }
+
     /// `DELETE path`.
     ///
     /// # Errors

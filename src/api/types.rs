@@ -11,6 +11,7 @@ mod gpu;
 mod image;
 mod login;
 mod token;
+mod people;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
@@ -25,6 +26,10 @@ pub use self::login::{
     DeviceAnswer, DeviceLoginView, DeviceWord, LoginWaysView, PasswordLogin, PollDevice, SessionView,
 };
 pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
+pub use self::people::{
+    AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
+    SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
+};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -321,20 +326,6 @@ pub struct KeyList {
 pub struct AddKey {
     /// One line as in `~/.ssh/id_ed25519.pub`.
     pub public_key: String,
-}
-
-/// Who the manager takes the caller for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Me {
-    /// Login.
-    pub name: String,
-    /// member, teacher, operator, admin or gateway.
-    pub role: String,
-    /// Registered keys.
-    pub keys: u64,
-    /// What this login is good for; everything where it is not told.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub scopes: Vec<String>,
 }
 
 /// One finding of the doctor.

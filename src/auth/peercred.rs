@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::config::Config;
+use crate::config::{Config, PeopleConfig};
 use crate::model::name::{NameError, UserName};
 use crate::model::principal::Role;
 
@@ -48,8 +48,7 @@ pub enum Account {
 /// Turns uids into accounts.
 #[derive(Clone, Debug)]
 pub struct Peers {
-    admins: Vec<String>,
-    operators: Vec<String>,
+    people: PeopleConfig,
     gateway_user: String,
     socket_group: Option<String>,
     /// What the host said of members lately.
@@ -59,10 +58,8 @@ pub struct Peers {
 impl Peers {
     /// With the configuration's word on admins, operators and the gateway's account.
     pub fn new(config: &Config) -> Self {
-        let people = &config.people;
         Self {
-            admins: people.admins.clone(),
-            operators: people.operators.clone(),
+            people: config.people.clone(),
             gateway_user: config.gateway.user.clone(),
             socket_group: config.manager.socket_group.clone(),
             lately: Arc::default(),
@@ -116,19 +113,27 @@ impl Peers {
         Ok(found.map_err(|errno| PeerError::Passwd(errno.into()))?.map(|user| user.uid.as_raw()))
     }
 
+    /// The login of a uid as the host has it now; none where it has no such account.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn login(&self, uid: u32) -> Result<Option<String>, PeerError> {
+        // Directory services may take long: never on a runtime thread.
+        let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_uid(uid.into()));
+        match looked_up.await {
+            Ok(Ok(found)) => Ok(found.map(|user| user.name)),
+            Ok(Err(errno)) => Err(PeerError::Passwd(errno.into())),
+            Err(_) => Err(PeerError::Passwd(std::io::ErrorKind::Interrupted.into())),
+        }
+    }
+
     /// The account of a uid.
     ///
     /// # Errors
     /// See [`PeerError`].
     pub async fn account(&self, uid: u32) -> Result<Account, PeerError> {
-        // Directory services may take long: never on a runtime thread.
-        let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_uid(uid.into()));
-        let found = match looked_up.await {
-            Ok(Ok(found)) => found.ok_or(PeerError::Nameless(uid))?,
-            Ok(Err(errno)) => return Err(PeerError::Passwd(errno.into())),
-            Err(_) => return Err(PeerError::Passwd(std::io::ErrorKind::Interrupted.into())),
-        };
-        self.judge(uid, &found.name)
+        let login = self.login(uid).await?.ok_or(PeerError::Nameless(uid))?;
+        self.judge(uid, &login)
     }
 
     /// What an account of that number and name is.
@@ -136,13 +141,7 @@ impl Peers {
         if login == self.gateway_user {
             return Ok(Account::Gateway);
         }
-        let is_in = |list: &[String]| list.iter().any(|name| name == login);
-        let role = match uid {
-            0 => Role::Admin,
-            _ if is_in(&self.admins) => Role::Admin,
-            _ if is_in(&self.operators) => Role::Operator,
-            _ => Role::Member,
-        };
+        let role = self.people.role_of(uid, login);
         let name = login.parse().map_err(PeerError::Name)?;
         Ok(Account::Person { uid, name, role })
     }

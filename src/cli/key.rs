@@ -17,6 +17,9 @@ use crate::api::types::{AddKey, KeyList, KeyView, Me};
 use crate::model::access::PublicKey;
 use crate::model::principal::Scope;
 
+/// One's own keys.
+const OWN: &str = "/v1/keys";
+
 /// SSH keys that open your machines.
 #[derive(Debug, Subcommand)]
 pub enum KeyCommand {
@@ -52,17 +55,14 @@ pub struct RmArgs {
 pub async fn run(cx: &Context, command: KeyCommand) -> CliResult {
     match command {
         KeyCommand::Add(args) => add(cx, args).await,
-        KeyCommand::List => list(cx).await,
-        KeyCommand::Rm(args) => rm(cx, &args).await,
+        KeyCommand::List => list_at(cx, OWN, "no keys yet; register one with `gvm key add`").await,
+        KeyCommand::Rm(args) => rm_at(cx, OWN, &args.key).await,
     }
 }
 
 async fn add(cx: &Context, args: AddArgs) -> CliResult {
-    let key: PublicKey = match args.file {
-        Some(file) => {
-            let text = files::read_text(&file, KEY_FILE_MAX)?;
-            text.parse().map_err(|e| CliError::invalid(format!("{}: {e}", file.display())))?
-        }
+    let key = match args.file {
+        Some(file) => read(&file)?,
         None => {
             let ssh = files::home()?.join(".ssh");
             let first = identity::local_keys(&ssh).into_iter().next().ok_or_else(|| {
@@ -72,14 +72,35 @@ async fn add(cx: &Context, args: AddArgs) -> CliResult {
             first.key
         }
     };
-    let added = register(cx, &key).await?;
+    add_at(cx, OWN, &key).await
+}
+
+/// The public key in a file.
+///
+/// # Errors
+/// Where it cannot be read, or is none.
+pub fn read(file: &Path) -> CliResult<PublicKey> {
+    let text = files::read_text(file, KEY_FILE_MAX)?;
+    text.parse().map_err(|e| CliError::invalid(format!("{}: {e}", file.display())))
+}
+
+/// Registers a key with those at a path of the API.
+///
+/// # Errors
+/// See [`CliError`].
+pub async fn add_at(cx: &Context, path: &str, key: &PublicKey) -> CliResult {
+    let added: KeyView = cx.client.post(path, &AddKey { public_key: key.to_string() }).await?;
     cx.out.result(&added, || format!("registered {} {} {}", added.kind, added.fingerprint, added.comment))
 }
 
-async fn list(cx: &Context) -> CliResult {
-    let list: KeyList = cx.client.get("/v1/keys").await?;
+/// Lists the keys at a path of the API; `none` is said where there are none.
+///
+/// # Errors
+/// See [`CliError`].
+pub async fn list_at(cx: &Context, path: &str, none: &str) -> CliResult {
+    let list: KeyList = cx.client.get(path).await?;
     if list.keys.is_empty() && !cx.out.is_json() {
-        cx.out.say("no keys yet; register one with `gvm key add`");
+        cx.out.say(none);
         return Ok(());
     }
     let now = Timestamp::now();
@@ -93,13 +114,17 @@ async fn list(cx: &Context) -> CliResult {
     })
 }
 
-async fn rm(cx: &Context, args: &RmArgs) -> CliResult {
-    let _: IgnoredAny = cx.client.delete(&format!("/v1/keys/{}", segment(&args.key))).await?;
-    cx.out.result(&serde_json::json!({ "removed": args.key }), || format!("removed {}", args.key))
+/// Takes a key away from those at a path of the API.
+///
+/// # Errors
+/// See [`CliError`].
+pub async fn rm_at(cx: &Context, path: &str, key: &str) -> CliResult {
+    let _: IgnoredAny = cx.client.delete(&format!("{path}/{}", segment(key))).await?;
+    cx.out.result(&serde_json::json!({ "removed": key }), || format!("removed {key}"))
 }
 
 async fn register(cx: &Context, key: &PublicKey) -> CliResult<KeyView> {
-    Ok(cx.client.post("/v1/keys", &AddKey { public_key: key.to_string() }).await?)
+    Ok(cx.client.post(OWN, &AddKey { public_key: key.to_string() }).await?)
 }
 
 /// Sees to it that the user has a key before the first machine is made: offers those of `~/.ssh`, takes the best

@@ -16,6 +16,7 @@ mod config_file;
 mod console;
 mod context;
 mod create;
+mod csv;
 pub mod doctor;
 mod error;
 mod events;
@@ -39,6 +40,8 @@ mod shell;
 mod ssh;
 mod table;
 mod token;
+mod team;
+mod user;
 mod vm;
 mod vm_ref;
 mod wait;
@@ -154,6 +157,14 @@ enum Command {
     /// Manage the API tokens of your programs
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// Show who the manager takes you for
+    Whoami,
+    /// Manage people and service accounts
+    #[command(subcommand)]
+    User(user::UserCommand),
+    /// Manage teams and who is in them
+    #[command(subcommand)]
+    Team(team::TeamCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
     /// Check a configuration file
@@ -322,6 +333,9 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Gpu(command) => gpu::run(&cx, command).await,
         Command::Key(command) => key::run(&cx, command).await,
         Command::Token(command) => token::run(&cx, command).await,
+        Command::Whoami => user::whoami(&cx).await,
+        Command::User(command) => user::run(&cx, command).await,
+        Command::Team(command) => team::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
         Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {

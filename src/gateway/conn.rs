@@ -12,7 +12,7 @@ use tracing::Instrument as _;
 
 use super::Shared;
 use super::guest::GuestSlot;
-use super::limits::Permit;
+use crate::gate::Permit;
 use super::target::Login;
 
 /// How long saying goodbye may wait for a busy session.

@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Shared;
 use super::conn::Conn;
 use super::handler::Door;
-use super::limits::Permit;
+use crate::gate::Permit;
 use super::wire::{Traffic, Wire};
 
 /// How often a connection is looked at.

@@ -20,7 +20,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,7 +41,6 @@ mod guest;
 mod handler;
 pub mod hostkey;
 mod jump;
-pub mod limits;
 mod proxy;
 mod pump;
 mod ssh;
@@ -52,7 +51,7 @@ mod wire;
 use dial::{GuestDialer, TcpDialer};
 use directory::{Directory, ManagerDirectory};
 use hostkey::HostKeyError;
-use limits::{Gate, Limits};
+use crate::gate::{Complaints, Full, Gate, Limits};
 
 /// Long enough for a hiccup, short enough for the person behind the other channels.
 const STALL: Duration = Duration::from_secs(60);
@@ -64,8 +63,6 @@ const DRAIN: Duration = Duration::from_secs(10);
 const LEAVE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long accepting waits after it failed, most likely for want of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Strangers must not be able to fill the log.
-const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
 /// Pauses between two tries to tell the manager about us.
 const ANNOUNCE_PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
 
@@ -256,27 +253,9 @@ impl Gateway {
 }
 
 /// Says why on a line before the protocol begins, as RFC 4253, section 4.2, allows; clients show it when asked to.
-fn send_away(stream: &TcpStream, full: limits::Full) {
+fn send_away(stream: &TcpStream, full: Full) {
     // Whoever cannot take it at once does not get it.
     let _ = stream.try_write(format!("gvm: {full}\r\n").as_bytes());
-}
-
-/// Warnings that strangers can provoke, a few at a time.
-#[derive(Default)]
-struct Complaints {
-    last: Option<Instant>,
-    withheld: u64,
-}
-
-impl Complaints {
-    fn say(&mut self, text: &str) {
-        if self.last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
-            self.withheld += 1;
-            return;
-        }
-        tracing::warn!(withheld = self.withheld, "{text}");
-        *self = Self { last: Some(Instant::now()), withheld: 0 };
-    }
 }
 
 /// Tells the manager how this gateway is reached, as often as it takes.

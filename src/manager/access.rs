@@ -3,15 +3,15 @@
 use jiff::Timestamp;
 
 use super::revoked::Revoked;
-use super::{Manager, ManagerError, Result};
+use super::{Manager, ManagerError, Result, people};
 use crate::auth::peercred::Account;
 use crate::auth::policy::{self, Action, Permit};
 use crate::auth::sshkey;
 use crate::model::access::PublicKey;
 use crate::model::event::Outcome;
-use crate::model::id::KeyId;
+use crate::model::id::{KeyId, UserId};
 use crate::model::name::GuestUser;
-use crate::model::principal::{Principal, User};
+use crate::model::principal::{Principal, Role, User};
 use crate::model::state::VmState;
 use crate::model::vm::Vm;
 pub use crate::store::users::KeyRow;
@@ -69,30 +69,55 @@ impl Manager {
     /// made anew, or a number that was given to another person. Nobody inherits machines that way.
     pub async fn recognise(&self, account: Account) -> Result<Principal> {
         let Account::Person { uid, name, role } = account else { return Ok(Principal::gateway()) };
+        let failed = |e: StoreError| ManagerError::unavailable("cannot look up who you are").because(e);
         let stranger = |whose: String| {
             ManagerError::denied(format!("gvm knows {whose}, so it cannot tell who you are"))
                 .hint("ask your administrator; the runbook's section on accounts says what to do")
         };
+        let is_open = self.config.people.add_from_socket || uid == 0;
+        if !is_open && !self.store.is_expected(uid, &name).await.map_err(failed)? {
+            return Err(ManagerError::denied(format!("{name} is not a member of gvm"))
+                .hint(format!("an administrator adds members with: gvm user add {name}")));
+        }
         match self.store.ensure_user(uid, &name, role, Timestamp::now()).await {
-            Ok(user) if user.name == name => self.principal(user).await,
+            Ok(user) if user.name == name => self.principal_as(user, Some(role)).await,
             Ok(user) => Err(stranger(format!("uid {uid} as {}", user.name))),
             Err(StoreError::Taken(_)) => Err(stranger(format!("{name} under another uid"))),
-            Err(e) => Err(ManagerError::unavailable("cannot look up who you are").because(e)),
+            Err(e) => Err(failed(e)),
         }
     }
 
-    /// A person with the teams that they are in.
-    async fn principal(&self, user: User) -> Result<Principal> {
-        let teams = self.store.teams_of(user.id).await?;
-        Ok(Principal::of(user).in_teams(teams))
+    /// A person who is known by something else than the host's socket, as they stand now.
+    ///
+    /// # Errors
+    /// `Denied` where they are suspended, or not registered any more.
+    pub async fn principal(&self, user: User) -> Result<Principal> {
+        self.principal_as(user, None).await
     }
 
-    /// The keys of the one who asks.
+    async fn principal_as(&self, user: User, listed: Option<Role>) -> Result<Principal> {
+        let row = self.store.user_row(user.id).await?.ok_or_else(|| {
+            ManagerError::denied(format!("{} is not a member of gvm any more", user.name))
+                .hint("ask your administrator")
+        })?;
+        if let Some(suspended) = &row.suspended {
+            return Err(ManagerError::denied(format!("your account is suspended: {}", suspended.why))
+                .hint("your machines and files are kept; ask your administrator"));
+        }
+        let role = match listed {
+            Some(listed) => people::role(&row, Some(listed)),
+            None => self.role_of(&row),
+        };
+        let teams = self.store.teams_of(user.id).await?;
+        Ok(Principal::of(User { role, ..row.user }).in_teams(teams))
+    }
+
+    /// The keys of the person of the permit: another, or the one who asks.
     ///
     /// # Errors
     /// Where the store fails.
     pub async fn keys(&self, permit: &Permit) -> Result<Vec<KeyRow>> {
-        Ok(self.store.keys(person(permit)?.id).await?)
+        Ok(self.store.keys(holder(permit)?).await?)
     }
 
     /// Registers a key.
@@ -100,23 +125,22 @@ impl Manager {
     /// # Errors
     /// Where it is registered already, by whomever.
     pub async fn add_key(&self, permit: &Permit, key: PublicKey) -> Result<KeyRow> {
-        let user = person(permit)?;
-        if self.store.keys(user.id).await?.len() >= MAX_KEYS {
-            return Err(
-                ManagerError::conflict(format!("you have {MAX_KEYS} keys already")).hint("remove one: gvm key rm")
-            );
+        let holder = holder(permit)?;
+        if self.store.keys(holder).await?.len() >= MAX_KEYS {
+            return Err(ManagerError::conflict(format!("there are {MAX_KEYS} keys already, which is the most"))
+                .hint("remove one: gvm key rm"));
         }
         let row =
             KeyRow { id: KeyId::generate(), fingerprint: sshkey::fingerprint(&key), key, added_at: Timestamp::now() };
         let mut tx = self.store.write().await?;
-        users::add_key(&mut tx, user.id, &row).await.map_err(|e| match e {
+        users::add_key(&mut tx, holder, &row).await.map_err(|e| match e {
             StoreError::Taken(_) => {
                 ManagerError::conflict(format!("the key {} is registered already", row.fingerprint))
                     .hint("a key leads to one person; see `gvm key list`, or make another with ssh-keygen")
             }
             other => other.into(),
         })?;
-        self.put_on_record(&mut tx, permit, "key.add", &row.fingerprint).await?;
+        self.put_key_on_record(&mut tx, permit, "key.add", &row.fingerprint).await?;
         commit(tx).await?;
         Ok(row)
     }
@@ -126,17 +150,32 @@ impl Manager {
     /// # Errors
     /// Where there is none.
     pub async fn remove_key(&self, permit: &Permit, shown: &str) -> Result<()> {
-        let user = person(permit)?;
-        let keys = self.store.keys(user.id).await?;
+        let holder = holder(permit)?;
+        let keys = self.store.keys(holder).await?;
         let found = keys.iter().find(|row| row.id.to_string() == shown || row.fingerprint == shown);
         let row = found
-            .ok_or_else(|| ManagerError::not_found(format!("you have no key {shown}")).hint("see `gvm key list`"))?;
+            .ok_or_else(|| ManagerError::not_found(format!("there is no key {shown}")).hint("see `gvm key list`"))?;
         let mut tx = self.store.write().await?;
-        users::remove_key(&mut tx, user.id, row.id).await?;
-        self.put_on_record(&mut tx, permit, "key.remove", &row.fingerprint).await?;
+        users::remove_key(&mut tx, holder, row.id).await?;
+        self.put_key_on_record(&mut tx, permit, "key.remove", &row.fingerprint).await?;
         commit(tx).await?;
-        self.revocations.tell(Revoked::Key(user.id, row.fingerprint.clone()));
+        self.revocations.tell(Revoked::Key(holder, row.fingerprint.clone()));
         Ok(())
+    }
+
+    /// A key's change, with whose it is where it is not the one's who asks.
+    async fn put_key_on_record(
+        &self,
+        tx: &mut crate::store::Write,
+        permit: &Permit,
+        action: &str,
+        fingerprint: &str,
+    ) -> Result<()> {
+        let detail = match permit.subject() {
+            Some(id) => users::read(tx, id).await?.map(|row| format!("of {}", row.user.name)).unwrap_or_default(),
+            None => String::new(),
+        };
+        self.put_on_record_with(tx, permit, action, fingerprint, detail).await
     }
 
     /// Records something that is done within this transaction.
@@ -147,7 +186,20 @@ impl Manager {
         action: &str,
         target: &str,
     ) -> Result<()> {
+        self.put_on_record_with(tx, permit, action, target, String::new()).await
+    }
+
+    /// The same with what it was in particular.
+    pub(super) async fn put_on_record_with(
+        &self,
+        tx: &mut crate::store::Write,
+        permit: &Permit,
+        action: &str,
+        target: &str,
+        detail: String,
+    ) -> Result<()> {
         let mut row = Self::pending(permit, action, target.to_owned(), None);
+        row.detail = detail;
         row.outcome = Outcome::Success;
         row.finished_at = Some(row.at);
         Ok(audit::begin(tx, &row, None).await?)
@@ -188,7 +240,12 @@ impl Manager {
     /// "Not there" where it is nobody's.
     pub async fn identify(&self, _permit: &Permit, key: &PublicKey) -> Result<User> {
         let found = self.store.user_by_key(&key.identity()).await?;
-        found.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
+        let row = match found {
+            Some(user) => self.store.user_row(user.id).await?,
+            None => None,
+        };
+        let user = row.filter(|row| row.suspended.is_none()).map(|row| row.user);
+        user.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
     }
 
     /// May this person reach that machine, and where is it?
@@ -255,6 +312,8 @@ impl Manager {
     }
 }
 
-fn person(permit: &Permit) -> Result<&User> {
-    permit.user().ok_or_else(|| ManagerError::denied("only a person has keys"))
+/// Whose keys are meant.
+fn holder(permit: &Permit) -> Result<UserId> {
+    let holder = permit.subject().or_else(|| permit.user().map(|user| user.id));
+    holder.ok_or_else(|| ManagerError::denied("only a person has keys"))
 }

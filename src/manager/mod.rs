@@ -31,6 +31,7 @@ pub mod revoked;
 mod shape;
 pub mod steps;
 pub mod tokens;
+pub mod teams;
 pub mod view;
 pub mod watch;
 

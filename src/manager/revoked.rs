@@ -13,6 +13,9 @@ const BACKLOG: usize = 256;
 pub enum Revoked {
     /// Everything of a person: suspended, removed, or not let in by the host any more.
     User(UserId),
+    /// Some of what a person might do: another role, or a team that they are in no more. Who holds something open for
+    /// them asks anew whether they may.
+    Rights(UserId),
     /// One SSH key of a person, by its fingerprint.
     Key(UserId, String),
     /// One token, and what was opened with it.
@@ -34,6 +37,11 @@ impl Revocations {
     pub fn tell(&self, revoked: Revoked) {
         // Nobody may be listening.
         let _ = self.0.send(revoked);
+    }
+
+    /// How many listen.
+    pub fn listeners(&self) -> usize {
+        self.0.receiver_count()
     }
 
     /// What is revoked from now on. A listener that lags has to look at everything anew.

@@ -113,7 +113,7 @@ impl Manager {
     pub async fn create_token(&self, permit: &Permit, request: TokenRequest) -> Result<NewToken> {
         let owner = subject(permit)?;
         let is_own = permit.user().is_some_and(|user| user.id == owner);
-        let is_service = self.person(permit).await?.is_service;
+        let is_service = self.person(permit).await?.row.is_service;
         if !is_own && !is_service {
             return Err(ManagerError::denied("a token for another person would let its holder be that person")
                 .hint("let them make it themselves, or make a service account"));

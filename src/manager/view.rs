@@ -93,7 +93,7 @@ impl Manager {
                 Err(_) => Err(silent(LOOK)),
             }
         };
-        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.user_names(), observe_all);
+        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.owner_names(owner), observe_all);
         let owners = owners?;
         let mut observed: HashMap<VmId, Observed> = match observed {
             Ok(all) => all.into_iter().collect(),

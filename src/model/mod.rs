@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod caps;
 pub mod card;
 pub mod event;
+pub mod fingerprint;
 pub mod gpu;
 pub mod host;
 pub mod id;

@@ -1,6 +1,7 @@
 //! Names that people type. Parsed once at the door; inside, a name is valid because it exists.
 
 pub mod derive;
+pub mod line;
 mod reserved;
 mod skeleton;
 

@@ -34,6 +34,9 @@ impl TeamRow {
     }
 }
 
+/// The teams of several people.
+pub type TeamsByUser = HashMap<UserId, Vec<(TeamId, TeamName)>>;
+
 const COLUMNS: &str = "t.id, t.name, t.description, t.quota, t.member_quota, t.created_at";
 
 fn team(row: &SqliteRow) -> Result<TeamRow> {
@@ -85,6 +88,16 @@ impl Store {
         rows.iter().map(|row| Ok((team(row)?, count(row, "members")?))).collect()
     }
 
+    /// How many are in a team.
+    ///
+    /// # Errors
+    /// [`StoreError::Sql`].
+    pub async fn count_members(&self, team: TeamId) -> Result<u64> {
+        let query =
+            sqlx::query("SELECT COUNT(*) AS members FROM team_members WHERE team_id = $1").bind(team.to_string());
+        count(&query.fetch_one(self.readers()).await.map_err(StoreError::Sql)?, "members")
+    }
+
     /// The teams that a person is in.
     ///
     /// # Errors
@@ -102,14 +115,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Sql`].
-    pub async fn team_names(&self, first: &UserName, last: &UserName) -> Result<HashMap<UserId, Vec<TeamName>>> {
-        let sql = "SELECT u.id, t.name FROM users u JOIN team_members m ON m.user_id = u.id
+    pub async fn team_names(&self, first: &UserName, last: &UserName) -> Result<TeamsByUser> {
+        let sql = "SELECT u.id, t.id AS team_id, t.name FROM users u JOIN team_members m ON m.user_id = u.id
                    JOIN teams t ON t.id = m.team_id WHERE u.name >= $1 AND u.name <= $2 ORDER BY t.name";
         let query = sqlx::query(sql).bind(first.as_str()).bind(last.as_str());
         let rows = query.fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
-        let mut teams: HashMap<UserId, Vec<TeamName>> = HashMap::new();
+        let mut teams = TeamsByUser::new();
         for row in &rows {
-            teams.entry(parsed(row, "id")?).or_default().push(parsed(row, "name")?);
+            teams.entry(parsed(row, "id")?).or_default().push((parsed(row, "team_id")?, parsed(row, "name")?));
         }
         Ok(teams)
     }

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use super::{Result, Store, StoreError, Write, get, maybe_parsed, maybe_time, or_taken, parsed, time};
+use super::{Result, Store, StoreError, Write, count, get, maybe_parsed, maybe_time, or_taken, parsed, time};
 use crate::model::access::PublicKey;
 use crate::model::id::{KeyId, TeamId, UserId};
 use crate::model::name::UserName;
@@ -91,10 +91,10 @@ fn user_row(row: &SqliteRow) -> Result<UserRow> {
         user: user(row)?,
         uid: uid.and_then(|uid| u32::try_from(uid).ok()),
         full_name: get(row, "full_name")?,
-        is_service: get(row, "is_service")?,
+        is_service: get::<i64>(row, "is_service")? != 0,
         suspended: maybe_time(row, "suspended_at")?.map(|at| Suspension { at, why: why.unwrap_or_default() }),
         role_source: parsed(row, "role_source")?,
-        awaits_account: get(row, "awaits_account")?,
+        awaits_account: get::<i64>(row, "awaits_account")? != 0,
         default_team: maybe_parsed(row, "default_team")?,
         quota: get(row, "quota")?,
         created_at: time(row, "created_at")?,
@@ -216,13 +216,17 @@ impl Store {
         row.as_ref().map(user).transpose()
     }
 
-    /// Names of all people by id.
+    /// Names by id of all who have machines, or of one person.
     ///
     /// # Errors
     /// [`StoreError::Sql`].
-    pub async fn user_names(&self) -> Result<std::collections::HashMap<UserId, UserName>> {
-        let rows =
-            sqlx::query("SELECT id, name FROM users").fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
+    pub async fn owner_names(&self, only: Option<UserId>) -> Result<std::collections::HashMap<UserId, UserName>> {
+        let sql = match only {
+            Some(_) => "SELECT id, name FROM users WHERE id = $1",
+            None => "SELECT id, name FROM users WHERE id IN (SELECT owner_id FROM vms)",
+        };
+        let query = sqlx::query(sql).bind(only.map(|id| id.to_string()));
+        let rows = query.fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
         rows.iter().map(|row| Ok((parsed(row, "id")?, parsed(row, "name")?))).collect()
     }
 
@@ -330,15 +334,25 @@ fn bound(statement: Statement, row: &UserRow, skeleton: Option<String>) -> State
         .bind(row.user.role.as_str())
         .bind(row.uid.map(i64::from))
         .bind(row.full_name.clone())
-        .bind(row.is_service)
+        .bind(i64::from(row.is_service))
         .bind(suspended.map(|suspension| suspension.at.as_microsecond()))
         .bind(suspended.map(|suspension| suspension.why.clone()))
         .bind(row.role_source.as_str())
-        .bind(row.awaits_account)
+        .bind(i64::from(row.awaits_account))
         .bind(row.default_team.map(|team| team.to_string()))
         .bind(row.quota.clone())
         .bind(row.created_at.as_microsecond())
         .bind(skeleton)
+}
+
+/// How many machines are a person's, deleted ones that can come back among them.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn count_vms(tx: &mut Write, id: UserId) -> Result<u64> {
+    let sql = "SELECT COUNT(*) AS vms FROM vms WHERE owner_id = $1";
+    let row = sqlx::query(sql).bind(id.to_string()).fetch_one(&mut **tx).await.map_err(StoreError::Sql)?;
+    count(&row, "vms")
 }
 
 /// Forgets a person with their keys and memberships.

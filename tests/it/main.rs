@@ -13,6 +13,7 @@ mod house;
 mod hypervisor;
 mod login;
 mod mock_cards;
+mod people;
 mod profiles;
 mod reconcile;
 mod reconcile_random;

@@ -2,12 +2,14 @@
 //! DTOs, and decides nothing.
 
 mod bearer;
+mod access;
 mod convert;
 mod convert_gpu;
 mod cookie;
 mod error;
 mod gateway;
 mod gpus;
+pub mod https;
 mod images;
 mod login;
 mod people;
@@ -15,7 +17,10 @@ mod profiles;
 pub mod rates;
 mod stream;
 mod system;
+pub mod tls;
 mod tokens;
+mod teams;
+mod users;
 mod vms;
 
 use std::net::{IpAddr, SocketAddr};
@@ -38,6 +43,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use uuid::Uuid;
 
+pub use self::access::ended as access_ended;
 use self::error::ApiError;
 use self::rates::{RateLimits, Rates};
 use crate::auth::peercred::{PeerError, Peers};
@@ -286,6 +292,17 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::remove_key))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::revoke))
+        .routes(routes!(users::list, users::add))
+        .routes(routes!(users::show, users::change, users::remove))
+        .routes(routes!(users::suspend))
+        .routes(routes!(users::resume))
+        .routes(routes!(users::keys, users::add_key))
+        .routes(routes!(users::remove_key))
+        .merge(OpenApiRouter::new().routes(routes!(users::import)).layer(DefaultBodyLimit::max(users::MAX_IMPORT_BODY)))
+        .routes(routes!(teams::list, teams::add))
+        .routes(routes!(teams::show, teams::change, teams::remove))
+        .routes(routes!(teams::members))
+        .routes(routes!(teams::add_member, teams::remove_member))
         .routes(routes!(gateway::view))
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))

@@ -13,19 +13,21 @@ use crate::manager::ManagerError;
 /// Who the manager takes the caller for.
 #[utoipa::path(get, path = "/v1/me", responses((status = 200, body = Me), (status = 403, body = ErrorBody)))]
 pub async fn me(State(shared): State<Shared>, caller: Caller) -> Result<Json<Me>, ApiError> {
-    let Some(user) = caller.0.user() else {
-        return Ok(Json(Me { name: "gateway".to_owned(), role: "gateway".to_owned(), keys: 0, scopes: Vec::new() }));
-    };
-    // Every login may know whose it is.
-    let keys = match caller.permit(Action::KeyOwn) {
-        Ok(permit) => shared.manager.keys(&permit).await?.len(),
-        Err(_) => 0,
-    };
+    let scopes = caller.0.scopes.iter().map(|scope| scope.to_string()).collect();
+    let via = caller.0.origin.via.to_string();
+    if caller.0.user().is_none() {
+        return Ok(Json(Me { name: "gateway".to_owned(), role: "gateway".to_owned(), scopes, via, ..Me::default() }));
+    }
+    let (myself, keys) = shared.manager.myself(&caller.0).await?;
     Ok(Json(Me {
-        name: user.name.to_string(),
-        role: user.role.to_string(),
+        name: myself.row.user.name.to_string(),
+        role: myself.role.to_string(),
         keys: u64::try_from(keys).unwrap_or(u64::MAX),
-        scopes: caller.0.scopes.iter().map(|scope| scope.to_string()).collect(),
+        default_team: myself.default_team().map(ToString::to_string),
+        teams: myself.teams.iter().map(|(_, name)| name.to_string()).collect(),
+        full_name: myself.row.full_name,
+        scopes,
+        via,
     }))
 }
 

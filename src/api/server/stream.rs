@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Caller, Path, Query, Shared, Upgrade, audited, convert};
+use super::{Caller, Path, Query, Shared, Upgrade, access, audited, convert};
 use crate::api::error::ErrorBody;
 use crate::auth::policy::{Action, Permit};
 use crate::manager::console::Console;
@@ -28,9 +28,10 @@ const LOG_LINES: (usize, usize) = (200, 100_000);
 /// Keeps proxies and clients from closing a silent stream.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Close codes of the console (RFC 6455, section 7.4.1): the end of the line, and "come again" for a viewer that was
-/// too slow or whose manager goes down.
+/// too slow or whose manager goes down; above 4000, the status that a request would be refused with.
 const CONSOLE_ENDED: u16 = 1000;
 const CONSOLE_AGAIN: u16 = 1012;
+const CONSOLE_DENIED: u16 = 4403;
 
 /// Events of one machine: the last ones, then everything as it happens.
 #[utoipa::path(get, path = "/v1/vms/{vm}/events", params(("vm" = String, Path)),
@@ -68,6 +69,7 @@ fn events(
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
     let (past, live) = shared.manager.watch().listen(vm);
     let stop = shared.manager.stopping().clone();
+    let ended = access::ended(shared.manager.clone(), caller.0.clone());
     let wanted =
         move |told: &Told| vm.is_none_or(|vm| told.progress.vm == vm) && owner.is_none_or(|owner| told.owner == owner);
     let live = BroadcastStream::new(live).filter(move |item| {
@@ -82,7 +84,13 @@ fn events(
         let (shared, caller) = (shared.clone(), caller.clone());
         async move { Ok(render(&shared, &caller, item).await) }
     });
-    Sse::new(all.take_until(stop.cancelled_owned())).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
+    let end = async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = ended => {}
+        }
+    };
+    Sse::new(all.take_until(end)).keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
 }
 
 async fn render(shared: &Shared, caller: &Caller, item: Result<Told, BroadcastStreamRecvError>) -> Event {
@@ -152,10 +160,17 @@ pub async fn console(
     };
     let console = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
     let stop = shared.manager.stopping().clone();
-    Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| relay(socket, console, stop)))
+    let ended = access::ended(shared.manager.clone(), caller.0.clone());
+    Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| relay(socket, console, stop, ended)))
 }
 
-async fn relay(mut socket: WebSocket, mut console: Console, stop: CancellationToken) {
+async fn relay(
+    mut socket: WebSocket,
+    mut console: Console,
+    stop: CancellationToken,
+    ended: impl Future<Output = ()> + Send,
+) {
+    let mut ended = std::pin::pin!(ended);
     let remembered = std::mem::take(&mut console.remembered);
     if !remembered.is_empty() && socket.send(Message::Binary(remembered.into())).await.is_err() {
         return;
@@ -165,6 +180,7 @@ async fn relay(mut socket: WebSocket, mut console: Console, stop: CancellationTo
     let end = loop {
         tokio::select! {
             () = stop.cancelled() => break (CONSOLE_AGAIN, "the manager goes down"),
+            () = &mut ended => break (CONSOLE_DENIED, "your access has ended"),
             chunk = console.output.recv() => match chunk {
                 Ok(chunk) => {
                     if socket.send(Message::Binary(chunk.to_vec().into())).await.is_err() {

@@ -58,6 +58,6 @@ pub struct CapsPatch {
 }
 
 /// Serde takes `null` for absent; here they differ.
-fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
+pub(super) fn given<'de, T: Deserialize<'de>, D: Deserializer<'de>>(value: D) -> Result<Option<T>, D::Error> {
     T::deserialize(value).map(Some)
 }

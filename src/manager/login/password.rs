@@ -129,7 +129,7 @@ impl Manager {
             Ok(if is_member { Ok(Account::Person { uid, name, role }) } else { Err("it is not in the group".to_owned()) })
         };
         match found.await {
-            Ok(Ok(account)) => match self.person_of(account).await {
+            Ok(Ok(account)) => match self.user_of_account(account).await {
                 Ok(user) => Verdict::Known(Known::Account(user)),
                 Err(error) if error.kind == Kind::Denied => Verdict::Refused(format!("pam: {error}")),
                 Err(error) => Verdict::Unavailable(error),
@@ -142,7 +142,7 @@ impl Manager {
         }
     }
 
-    async fn person_of(&self, account: Account) -> Result<User> {
+    async fn user_of_account(&self, account: Account) -> Result<User> {
         let principal = self.recognise(account).await?;
         let user = principal.user().cloned().ok_or_else(|| ManagerError::denied("only a person logs in"))?;
         self.must_be_in_use(user.id).await?;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use gvm::gateway::limits::Limits;
+use gvm::gate::Limits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

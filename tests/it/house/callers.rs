@@ -42,6 +42,10 @@ enum Ask {
     Own(Action),
     /// About the machine in the path.
     Vm(Action),
+    /// About the person in the path, who has nothing to do with any caller.
+    User(Action),
+    /// About the team in the path, in which no caller is.
+    Team(Action),
 }
 
 struct Route {
@@ -61,7 +65,7 @@ fn route(method: &'static str, path: &'static str, body: Value, ask: Ask, answer
 /// All routes. A new operation of the API fails a test below until it has its line here.
 fn routes() -> Vec<Route> {
     use Action as A;
-    use Ask::{Known, Own, Vm};
+    use Ask::{Known, Own, Team, User, Vm};
     let none = || Value::Null;
     let key = json!({"public_key": "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdZ0vJtYXQ0ZXJvZnRlc3RzYW5kbm90aGluZ2Vsc2Uh"});
     let target = json!({"public_key": key["public_key"], "vm": "dev", "mode": "jump", "peer": "192.0.2.1"});
@@ -105,6 +109,25 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/keys", none(), Own(A::KeyOwn), 200),
         route("POST", "/v1/keys", json!({"public_key": "ssh-dss AAAA"}), Own(A::KeyOwn), 400),
         route("DELETE", "/v1/keys/{key}", none(), Own(A::KeyOwn), 404),
+        route("GET", "/v1/users", none(), Own(A::UserSeeAll), 200),
+        route("POST", "/v1/users", json!({"name": "root"}), Own(A::UserChange), 400),
+        route("POST", "/v1/user-import", json!({"users": []}), Own(A::UserChange), 200),
+        route("GET", "/v1/users/{user}", none(), User(A::UserSee), 200),
+        route("PATCH", "/v1/users/{user}", json!({"full_name": "P"}), User(A::UserChange), 200),
+        route("DELETE", "/v1/users/{user}", none(), User(A::UserChange), 200),
+        route("POST", "/v1/users/{user}/suspend", json!({"why": "left"}), User(A::UserChange), 200),
+        route("POST", "/v1/users/{user}/resume", none(), User(A::UserChange), 409),
+        route("GET", "/v1/users/{user}/keys", none(), User(A::UserChange), 200),
+        route("POST", "/v1/users/{user}/keys", json!({"public_key": "ssh-dss AAAA"}), User(A::UserChange), 400),
+        route("DELETE", "/v1/users/{user}/keys/{key}", none(), User(A::UserChange), 404),
+        route("GET", "/v1/teams", none(), Own(A::TeamSee), 200),
+        route("POST", "/v1/teams", json!({"name": "none"}), Own(A::TeamChange), 400),
+        route("GET", "/v1/teams/{team}", none(), Team(A::TeamSee), 200),
+        route("PATCH", "/v1/teams/{team}", json!({"description": "T"}), Team(A::TeamChange), 200),
+        route("DELETE", "/v1/teams/{team}", none(), Team(A::TeamChange), 200),
+        route("GET", "/v1/teams/{team}/members", none(), Team(A::TeamSee), 200),
+        route("PUT", "/v1/teams/{team}/members/{user}", none(), Team(A::TeamChange), 200),
+        route("DELETE", "/v1/teams/{team}/members/{user}", none(), Team(A::TeamChange), 409),
         route("GET", "/v1/gateway", none(), Known, 200),
         route("POST", "/v1/gateway/identify", key, Own(A::GatewayAsk), 404),
         route("POST", "/v1/gateway/target", target, Own(A::GatewayAsk), 404),
@@ -117,7 +140,7 @@ fn routes() -> Vec<Route> {
 }
 
 impl Route {
-    /// The path of a request about this machine.
+    /// The path of a request about this machine, person or team.
     fn path_for(&self, vm: &str) -> String {
         self.path
             .replace("{vm}", vm)
@@ -126,6 +149,13 @@ impl Route {
             .replace("{gpu}", "0000:41:00.0")
             .replace("{key}", "SHA256:none")
             .replace("{id}", &VmId::generate().to_string())
+            .replace("{user}", vm)
+            .replace("{team}", vm)
+    }
+
+    /// True where the path names a machine, a person or a team.
+    fn is_about_one(&self) -> bool {
+        matches!(self.ask, Ask::Vm(_) | Ask::User(_) | Ask::Team(_))
     }
 }
 
@@ -183,6 +213,18 @@ impl House {
         format!("{name}.{}", login(OWNER))
     }
 
+    /// What a route is about: a new machine of the owner, or a new person and a team, both of that name.
+    async fn subject(&self, route: &Route, name: &str) -> String {
+        if matches!(route.ask, Ask::Vm(_)) {
+            return self.machine(name).await;
+        }
+        for path in ["/v1/users", "/v1/teams"] {
+            let answer = self.ask(ADMIN, "POST", path, &json!({"name": name})).await;
+            assert_eq!(answer.status().as_u16(), 200, "{}", answer.text().await.unwrap());
+        }
+        name.to_owned()
+    }
+
     /// What must come of a request: who may gets the route's answer.
     async fn expected(&self, route: &Route, uid: u32, vm: &str) -> u16 {
         let Some(principal) = self.principal(uid).await else { return 403 };
@@ -193,6 +235,14 @@ impl House {
                 let id = self.owners_machine(vm).await;
                 let row = self.life.store.vm(id).await.unwrap();
                 policy::allow_vm(&principal, action, row.as_ref(), vm)
+            }
+            Ask::User(action) => {
+                let user = self.life.store.user_by_name(&vm.parse().unwrap()).await.unwrap().unwrap();
+                policy::allow_user(&principal, action, Some((user.id, &[])), vm)
+            }
+            Ask::Team(action) => {
+                let team = self.life.store.team_by_name(&vm.parse().unwrap()).await.unwrap().unwrap();
+                policy::allow_team(&principal, action, Some(team.id), vm)
             }
         };
         match verdict {
@@ -245,8 +295,8 @@ async fn every_caller_gets_what_the_policy_says() {
     for route in routes() {
         for uid in CALLERS {
             count += 1;
-            let is_about_one = route.path.contains("{vm}");
-            let vm = if is_about_one { house.machine(&format!("m{count}")).await } else { String::new() };
+            let name = format!("m{count}");
+            let vm = if route.is_about_one() { house.subject(&route, &name).await } else { String::new() };
             let expected = house.expected(&route, uid, &vm).await;
             let answer = house.ask(uid, route.method, &route.path_for(&vm), &route.body).await;
             let got = answer.status().as_u16();
@@ -259,7 +309,7 @@ async fn every_caller_gets_what_the_policy_says() {
                     wrong.push(format!("{} {}: code {:?} with status {got}", route.method, route.path, body.code));
                 }
             }
-            if is_about_one {
+            if matches!(route.ask, Ask::Vm(_)) {
                 // Out of the way, so that lists and checks stay short.
                 house.ask(OWNER, "DELETE", &format!("/v1/vms/{vm}?now=true"), &Value::Null).await;
             }
@@ -272,18 +322,22 @@ async fn every_caller_gets_what_the_policy_says() {
 #[tokio::test(flavor = "multi_thread")]
 async fn not_yours_and_not_there_are_the_same_answer() {
     let house = House::new().await;
-    for (number, route) in routes().into_iter().filter(|route| route.path.contains("{vm}")).enumerate() {
+    for (number, route) in routes().into_iter().filter(Route::is_about_one).enumerate() {
         let (name, owner) = (format!("x{number}"), login(OWNER));
-        let path = route.path_for(&format!("{name}.{owner}"));
+        let is_vm = matches!(route.ask, Ask::Vm(_));
+        let path = route.path_for(&if is_vm { format!("{name}.{owner}") } else { name.clone() });
         let mut before = Vec::new();
         for uid in [OTHER, GATEWAY] {
             before.push(refusal(house.ask(uid, route.method, &path, &route.body).await).await);
         }
-        house.machine(&name).await;
+        house.subject(&route, &name).await;
         for (uid, before) in [OTHER, GATEWAY].into_iter().zip(before) {
             let after = refusal(house.ask(uid, route.method, &path, &route.body).await).await;
             assert_eq!(before, after, "{} {path} by uid {uid}", route.method);
             assert_eq!(after.0, 404, "{} {path} by uid {uid}", route.method);
+        }
+        if !is_vm {
+            continue;
         }
         // By its id as well, which only its owner and operators can know.
         let id = house.owners_machine(&format!("{name}.{owner}")).await;

@@ -11,6 +11,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     // A leaf: it runs programs with a deadline and knows nothing else, so that adapters may share it.
     ("child", &[]),
+    // Another: every listener counts its connections by it.
+    ("gate", &["model"]),
     // Adapters: never each other.
     ("store", &["model"]),
     ("hypervisor", &["model"]),
@@ -24,12 +26,13 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("api", &[]),
     ("api::error", &[]),
     ("api::types", &["api::error"]),
-    ("api::client", &["api::error", "api::types"]),
-    ("gateway", &["api::client", "api::error", "api::types", "config", "model"]),
+    // It pins certificates by the model's fingerprint.
+    ("api::client", &["api::error", "api::types", "model"]),
+    ("gateway", &["api::client", "api::error", "api::types", "config", "gate", "model"]),
     // `gpu scan` looks at this machine itself, for hosts without a manager.
     ("cli", &["api::client", "api::error", "api::types", "config", "gpu", "model"]),
     // Front doors: they know use cases, and not what those stand on.
-    ("api::server", &["api::error", "api::types", "auth", "manager", "model"]),
+    ("api::server", &["api::error", "api::types", "auth", "config", "gate", "manager", "model"]),
     ("web", &["api::types", "auth", "manager", "model"]),
     // The child mode: started by the manager, it does what gpu says and knows nobody.
     ("helper", &["gpu", "model"]),
@@ -49,6 +52,8 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["axum"], &["api/server", "web"]),
     (&["utoipa", "utoipa_axum"], &["api"]),
     (&["reqwest", "tokio_tungstenite"], &["api/client.rs", "api/client"]),
+    (&["rustls", "tokio_rustls"], &["api/server", "api/client"]),
+    (&["hyper", "hyper_util", "tower_service", "rcgen", "webpki_roots", "governor"], &["api/server"]),
     (&["hadris_iso"], &["image/seed.rs"]),
     (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs"]),
     (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),

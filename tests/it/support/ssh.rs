@@ -15,7 +15,7 @@ use gvm::api::error::{ErrorBody, ErrorCode};
 use gvm::api::types::{AnnounceGateway, Identified, ResolveTarget, Target};
 use gvm::gateway::dial::TcpDialer;
 use gvm::gateway::directory::{Directory, Refusal};
-use gvm::gateway::limits::Limits;
+use gvm::gate::Limits;
 use gvm::gateway::{Gateway, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};

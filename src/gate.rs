@@ -1,20 +1,28 @@
-//! How many connections at once: in all, before authentication, and from one address.
+//! How many connections at once: in all, before authentication, and from one address; and how often that is told.
+//!
+//! A leaf: every listener counts by it, and it knows none of them.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// The limits; see `GatewayConfig`.
+use crate::model::network::household;
+
+/// Strangers must not be able to fill the log.
+const COMPLAIN_EVERY: Duration = Duration::from_secs(10);
+
+/// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// In all.
     pub connections: usize,
-    /// Not yet authenticated.
+    /// Not yet authenticated, or not yet through the handshake.
     pub unauthenticated: usize,
     /// From one address.
     pub per_address: usize,
-    /// Channels at once on one connection.
+    /// Channels at once on one connection, where it has channels.
     pub channels: usize,
 }
 
@@ -22,10 +30,10 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Full {
     /// In all.
-    #[error("this gateway has as many connections as it takes; try again later")]
+    #[error("this server has as many connections as it takes; try again later")]
     Connections,
     /// Not yet authenticated.
-    #[error("too many logins are going on at this gateway; try again in a moment")]
+    #[error("too many logins are going on here; try again in a moment")]
     Unauthenticated,
     /// From one address.
     #[error("too many connections from your address")]
@@ -117,11 +125,22 @@ impl Drop for Permit {
     }
 }
 
-/// One household is one IPv4 address or one IPv6 /64: within that network a stranger may have any address.
-fn household(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64))),
+/// Warnings that strangers can provoke, a few at a time.
+#[derive(Debug, Default)]
+pub struct Complaints {
+    last: Option<Instant>,
+    withheld: u64,
+}
+
+impl Complaints {
+    /// Logs it, unless there was one a moment ago.
+    pub fn say(&mut self, text: &str) {
+        if self.last.is_some_and(|last| last.elapsed() < COMPLAIN_EVERY) {
+            self.withheld += 1;
+            return;
+        }
+        tracing::warn!(withheld = self.withheld, "{text}");
+        *self = Self { last: Some(Instant::now()), withheld: 0 };
     }
 }
 

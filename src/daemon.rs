@@ -66,12 +66,13 @@ pub async fn run(config: Config) -> Result<()> {
     let (manager, woken) = Manager::new(config.clone(), store.clone(), hypervisor, gpus, host, stop.clone());
 
     let listener = bind(&config)?;
-    let router = server::router(manager.clone(), Peers::new(&config));
+    let https = https(&config).await?;
+    let certificates = https.as_ref().map(|https| Arc::clone(https.certificates()));
+    let router = server::router_with(manager.clone(), Peers::new(&config), certificates);
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
     manager.spawn_token_notes();
-    let https = https(&config).await?;
     let serving_https = https.map(|https| tokio::spawn(https.serve(router.clone(), stop.clone())));
     let serving = tokio::spawn(server::serve(listener, router, stop.clone()));
     tracing::info!(socket = %config.manager.socket.display(), "ready");

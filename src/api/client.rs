@@ -1,22 +1,31 @@
-//! Client of the API over the manager's unix socket.
+//! Client of the API: over the manager's unix socket, or over HTTPS with a token.
 
 pub mod console;
+pub mod place;
+mod tls;
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use futures_util::{Stream, StreamExt};
-use reqwest::Method;
+use reqwest::{Method, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use self::place::{Place, ServerUrl};
 use super::error::{ErrorBody, ErrorCode};
 use super::types::EventView;
+use crate::model::fingerprint::Fingerprint;
+use crate::model::secret::Secret;
 
 /// How long one request may take; streams are apart.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the head of a stream may take.
 const STREAM_DEADLINE: Duration = Duration::from_secs(10);
+/// How long connecting over a network may take.
+const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
+/// Idle connections are closed sooner than the server closes them, so that none breaks under a request.
+const POOL_IDLE: Duration = Duration::from_secs(15);
 /// Longest line of the event stream that is kept; a longer one ends the stream.
 const EVENT_LINE_MAX: usize = 64 * 1024;
 
@@ -27,14 +36,32 @@ pub enum ClientError {
     #[error("{}", .0.message)]
     Api(ErrorBody),
     /// The manager cannot be reached.
-    #[error("the gvm manager does not answer on {socket}")]
+    #[error("the gvm manager does not answer on {place}")]
     Unreachable {
-        /// The socket.
-        socket: PathBuf,
+        /// Where.
+        place: Place,
         /// Cause.
         #[source]
         source: std::io::Error,
     },
+    /// No authority that this machine trusts signed the server's certificate.
+    #[error("the certificate of {0} is not signed by an authority that this machine trusts")]
+    Untrusted(ServerUrl),
+    /// The server showed another certificate than the pinned one.
+    #[error(
+        "the server at {url} is not the one that you logged in to: its certificate has the fingerprint {shown}, not {pinned}"
+    )]
+    Changed {
+        /// The server.
+        url: ServerUrl,
+        /// What is known.
+        pinned: Fingerprint,
+        /// What was shown.
+        shown: Fingerprint,
+    },
+    /// The client cannot be set up.
+    #[error("cannot set up TLS")]
+    Setup(#[source] rustls::Error),
     /// The connection broke, or the answer did not come in time.
     #[error("the answer of the gvm manager was cut short or did not come in time")]
     Broken(#[source] reqwest::Error),
@@ -55,7 +82,8 @@ impl ClientError {
         match self {
             Self::Api(body) => body.code,
             Self::Unreachable { .. } | Self::Broken(_) | Self::Upgrade(_) => ErrorCode::Unavailable,
-            Self::Garbled(_) | Self::Event(_) => ErrorCode::Internal,
+            Self::Untrusted(_) | Self::Changed { .. } => ErrorCode::Denied,
+            Self::Garbled(_) | Self::Event(_) | Self::Setup(_) => ErrorCode::Internal,
         }
     }
 
@@ -79,7 +107,10 @@ pub fn segment(text: &str) -> String {
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
-    socket: PathBuf,
+    place: Place,
+    token: Option<Secret<String>>,
+    pin: Option<Fingerprint>,
+    stranger: tls::Stranger,
 }
 
 impl Client {
@@ -89,12 +120,63 @@ impl Client {
     /// Fails where the HTTP client cannot be built, which has no cause outside of the process.
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
         let http = reqwest::Client::builder().unix_socket(socket).no_proxy().build().map_err(ClientError::Broken)?;
-        Ok(Self { http, socket: socket.to_owned() })
+        Ok(Self::of(http, Place::Socket(socket.to_owned()), None, tls::Stranger::default()))
     }
 
-    /// The socket that it talks to.
-    pub fn socket(&self) -> &Path {
-        &self.socket
+    /// A client of the manager at `url`: known by `pin`, or by the authorities that this machine trusts. Nothing is
+    /// sent yet.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub fn https(url: &ServerUrl, pin: Option<Fingerprint>) -> Result<Self, ClientError> {
+        let stranger = tls::Stranger::default();
+        let http = match pin {
+            Some(_) => {
+                let config = tls::pinned(pin, stranger.clone()).map_err(ClientError::Setup)?;
+                over_network().tls_backend_preconfigured(config)
+            }
+            None => over_network(),
+        };
+        let http = http.build().map_err(ClientError::Broken)?;
+        Ok(Self::of(http, Place::Url(url.clone()), pin, stranger))
+    }
+
+    fn of(http: reqwest::Client, place: Place, pin: Option<Fingerprint>, stranger: tls::Stranger) -> Self {
+        Self { http, place, token: None, pin, stranger }
+    }
+
+    /// The same with a token that says who asks.
+    #[must_use]
+    pub fn with_token(self, token: Option<Secret<String>>) -> Self {
+        Self { token, ..self }
+    }
+
+    /// Where it asks.
+    pub const fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The token that says who asks.
+    pub const fn token(&self) -> Option<&Secret<String>> {
+        self.token.as_ref()
+    }
+
+    /// The fingerprint of the certificate that the server at `url` shows. Nothing is sent to it.
+    ///
+    /// # Errors
+    /// Where it does not answer.
+    pub async fn fingerprint_of(url: &ServerUrl) -> Result<Fingerprint, ClientError> {
+        let stranger = tls::Stranger::default();
+        let config = tls::pinned(None, stranger.clone()).map_err(ClientError::Setup)?;
+        let http = over_network().tls_backend_preconfigured(config).build().map_err(ClientError::Broken)?;
+        let client = Self::of(http, Place::Url(url.clone()), None, stranger);
+        let asked = client.request(Method::GET, "/v1/version").timeout(REQUEST_DEADLINE).send().await;
+        match (client.stranger.shown(), asked) {
+            (Some(shown), _) => Ok(shown),
+            (None, Err(error)) => Err(client.unreachable(error)),
+            // Nothing is taken by that configuration, so this cannot be.
+            (None, Ok(_)) => Err(ClientError::Untrusted(url.clone())),
+        }
     }
 
     /// `GET path`.
@@ -175,7 +257,7 @@ impl Client {
         // Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
         let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
         let answer = asked.map_err(|_| ClientError::Unreachable {
-            socket: self.socket.clone(),
+            place: self.place.clone(),
             source: std::io::ErrorKind::TimedOut.into(),
         })??;
         let state = (Box::pin(answer.bytes_stream()), Vec::new());
@@ -213,33 +295,79 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> reqwest::RequestBuilder {
-        // The host is a formality on a unix socket.
-        self.http.request(method, format!("http://gvm{path}"))
+        let request = match &self.place {
+            // The host is a formality on a unix socket.
+            Place::Socket(_) => self.http.request(method, format!("http://gvm{path}")),
+            Place::Url(url) => self.http.request(method, format!("{url}{path}")),
+        };
+        match &self.token {
+            Some(token) => request.bearer_auth(token.expose()),
+            None => request,
+        }
     }
 
+    /// Sends it; one that only asks is sent again where the manager says that it is to wait for a moment.
     async fn send(&self, request: reqwest::RequestBuilder) -> Result<reqwest::Response, ClientError> {
-        let answer = request.send().await.map_err(|error| self.unreachable(error))?;
-        if answer.status().is_success() {
-            return Ok(answer);
+        let (http, request) = request.build_split();
+        let mut request = request.map_err(ClientError::Broken)?;
+        let last = Instant::now() + REQUEST_DEADLINE;
+        loop {
+            let again = if request.method() == Method::GET { request.try_clone() } else { None };
+            let answer = http.execute(request).await.map_err(|error| self.unreachable(error))?;
+            let status = answer.status();
+            if status.is_success() || status == StatusCode::SWITCHING_PROTOCOLS {
+                return Ok(answer);
+            }
+            let pause = retry_after(&answer).filter(|_| status == StatusCode::TOO_MANY_REQUESTS);
+            if let (Some(again), Some(pause)) = (again, pause)
+                && Instant::now() + pause < last
+            {
+                tokio::time::sleep(pause).await;
+                request = again;
+                continue;
+            }
+            let text = answer.text().await.map_err(ClientError::Broken)?;
+            return Err(refusal(status.as_u16(), text.as_bytes()));
         }
-        let status = answer.status();
-        let text = answer.text().await.map_err(ClientError::Broken)?;
-        Err(refusal(status.as_u16(), text.as_bytes()))
     }
 
     fn unreachable(&self, error: reqwest::Error) -> ClientError {
+        if let Place::Url(url) = &self.place
+            && tls::is_about_certificate(&error)
+        {
+            let url = url.clone();
+            return match (self.pin, self.stranger.shown()) {
+                (Some(pinned), Some(shown)) => ClientError::Changed { url, pinned, shown },
+                _ => ClientError::Untrusted(url),
+            };
+        }
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&error);
         while let Some(inner) = cause {
             if let Some(io) = inner.downcast_ref::<std::io::Error>()
                 && error.is_connect()
             {
                 let source = std::io::Error::new(io.kind(), io.to_string());
-                return ClientError::Unreachable { socket: self.socket.clone(), source };
+                return ClientError::Unreachable { place: self.place.clone(), source };
             }
             cause = inner.source();
         }
         ClientError::Broken(error)
     }
+}
+
+fn over_network() -> reqwest::ClientBuilder {
+    // A token goes to the server that it was made for and nowhere else.
+    reqwest::Client::builder()
+        .https_only(true)
+        .redirect(reqwest::redirect::Policy::none())
+        .connect_timeout(CONNECT_DEADLINE)
+        .pool_idle_timeout(POOL_IDLE)
+}
+
+/// How long the manager wants to be left alone.
+fn retry_after(answer: &reqwest::Response) -> Option<Duration> {
+    let value = answer.headers().get(header::RETRY_AFTER)?;
+    value.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
 
 /// The error of an answer that is not a success; what is not of our kind is quoted.

@@ -355,4 +355,7 @@ pub struct VersionView {
     pub version: String,
     /// Versions of what it stands on.
     pub parts: BTreeMap<String, String>,
+    /// The fingerprint of the HTTPS listener's certificate, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub https_fingerprint: Option<String>,
 }

@@ -8,6 +8,7 @@ use std::io;
 use std::path::Path;
 
 use crate::api::client::ClientError;
+use crate::api::client::place::Place;
 use crate::api::error::{ErrorBody, ErrorCode};
 
 /// Result of a command or of a part of it.
@@ -94,13 +95,25 @@ impl CliError {
 
 impl From<ClientError> for CliError {
     fn from(error: ClientError) -> Self {
+        let error_code = error.code();
         match error {
             ClientError::Api(body) => Self::Failed(Box::new(body)),
-            ClientError::Unreachable { socket, source } => unreachable_manager(&socket, &source),
+            ClientError::Unreachable { place: Place::Socket(socket), source } => unreachable_manager(&socket, &source),
+            ClientError::Unreachable { place: Place::Url(url), source } => {
+                Self::new(error_code, format!("the gvm manager cannot be reached at {url}: {source}"))
+                    .hint("is the address right, and does the manager listen there (https.listen)? `gvm login` changes it")
+            }
+            ClientError::Untrusted(_) => Self::new(error_code, error.to_string()).hint(
+                "log in with its fingerprint, which `gvm admin fingerprint` shows on the server: gvm login URL --fingerprint SHA256:...",
+            ),
+            ClientError::Changed { .. } => Self::new(error_code, error.to_string()).hint(
+                "nothing was sent to it. Somebody may be in between, or the server has a new certificate: ask its \
+                 administrator for the fingerprint, and where it is that one: gvm login URL --fingerprint SHA256:...",
+            ),
             ClientError::Garbled(_) => {
                 Self::new(error.code(), chain(&error)).hint("is the manager of the same version? compare `gvm doctor`")
             }
-            ClientError::Broken(_) | ClientError::Event(_) | ClientError::Upgrade(_) => {
+            ClientError::Broken(_) | ClientError::Event(_) | ClientError::Upgrade(_) | ClientError::Setup(_) => {
                 Self::new(error.code(), chain(&error))
             }
         }
@@ -175,7 +188,7 @@ mod tests {
 
     fn told(kind: io::ErrorKind) -> (u8, String) {
         let error = CliError::from(ClientError::Unreachable {
-            socket: "/run/gvm/api.sock".into(),
+            place: Place::Socket("/run/gvm/api.sock".into()),
             source: io::Error::new(kind, "as the kernel says"),
         });
         let code = error.exit_code();

@@ -24,11 +24,14 @@ mod files;
 mod goal;
 mod gpu;
 mod helper;
+mod hosts;
 mod identity;
 mod image;
 mod key;
 mod live;
+mod login;
 mod logs;
+mod manager;
 mod output;
 mod power;
 mod profile;
@@ -55,7 +58,6 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 use self::context::Context;
 use self::error::{CliError, CliResult, EXIT_CODES};
 use self::output::{Color, Format, Output, Talk};
-use crate::api::client::Client;
 use crate::api::error::ErrorCode;
 use crate::config::{Config, ConfigError};
 use crate::model::card::function::HelperJob;
@@ -63,7 +65,7 @@ use crate::model::card::function::HelperJob;
 /// Personal GPU computers from a shared server
 ///
 /// Makes virtual machines on a shared server and gets you into them. An administrator runs the manager (`gvm
-/// serve`) and the SSH gateway (`gvm gateway`); every other command talks to the manager over its socket.
+/// serve`) and the SSH gateway (`gvm gateway`); every other command talks to the manager, over its socket or HTTPS.
 #[derive(Debug, Parser)]
 #[command(name = "gvm", version, after_help = EXIT_CODES, max_term_width = 100, arg_required_else_help = true)]
 #[command(disable_help_subcommand = true)]
@@ -88,6 +90,8 @@ struct Global {
     /// The manager's socket [default: the configuration's, else /run/gvm/api.sock]
     #[arg(long, global = true, env = "GVM_SOCKET", value_name = "PATH", hide_env_values = true)]
     socket: Option<PathBuf>,
+    #[command(flatten)]
+    manager: manager::HostArgs,
     /// Nothing but results and errors
     #[arg(short, long, global = true)]
     quiet: bool,
@@ -154,6 +158,10 @@ enum Command {
     /// Manage the SSH keys that open your machines
     #[command(subcommand)]
     Key(key::KeyCommand),
+    /// Log in to a manager on another host
+    Login(login::LoginArgs),
+    /// Revoke and forget the login to a manager on another host
+    Logout(login::LogoutArgs),
     /// Manage the API tokens of your programs
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -300,12 +308,14 @@ pub fn run(cli: Cli) -> ExitCode {
 async fn dispatch(cli: Cli, out: Output) -> CliResult {
     match cli.command {
         Command::Gpu(gpu::GpuCommand::Scan(args)) => return scan::run(&out, &args),
+        Command::Login(args) => return login::login(&out, args).await,
+        Command::Logout(args) => return login::logout(&out, args).await,
         Command::CheckConfig(args) => return config_file::run(&out, cli.global.config.as_deref(), args),
         Command::Completions(args) => return shell::completions(&out, &args, &mut Cli::command()),
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),
         _ => {}
     }
-    let cx = Context { client: Client::new(&cli.global.socket()?)?, out };
+    let cx = Context { client: manager::client(&cli.global)?, out };
     match cli.command {
         Command::Create(args) => create::run(&cx, *args).await,
         Command::List(args) => vm::list(&cx, &args).await,
@@ -337,7 +347,11 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::User(command) => user::run(&cx, command).await,
         Command::Team(command) => team::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
-        Command::CheckConfig(_) | Command::Completions(_) | Command::Man(_) => Ok(()),
+        Command::CheckConfig(_)
+        | Command::Completions(_)
+        | Command::Man(_)
+        | Command::Login(_)
+        | Command::Logout(_) => Ok(()),
         Command::Serve | Command::Gateway | Command::Helper(_) => {
             Err(CliError::new(ErrorCode::Internal, "services are started by the program, not by the command line"))
         }

@@ -3,14 +3,18 @@
 //! A result is either a table for people or the wire type as JSON. Progress, notes and questions go to
 //! standard error and are silent under `--quiet` and with JSON; errors are never silent.
 
-use std::io::{self, IsTerminal as _, Write};
+use std::io::{self, BufRead as _, IsTerminal as _, Read as _, Write};
 
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
+use nix::sys::termios::{LocalFlags, SetArg, tcgetattr, tcsetattr};
 use serde::Serialize;
 
 use super::error::{CliError, CliResult, plain};
+
+/// Longest secret that is read from a terminal.
+const HIDDEN_MAX: u64 = 4096;
 
 /// The form of results.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -200,6 +204,26 @@ impl Output {
                 _ => {}
             }
         }
+    }
+
+    /// Asks for a secret on the terminal, which does not show what is typed.
+    ///
+    /// # Errors
+    /// When the terminal cannot be read.
+    pub fn ask_hidden(&self, question: &str) -> CliResult<String> {
+        let fault = |e: nix::errno::Errno| CliError::output(&e.into());
+        let mut err = AutoStream::new(io::stderr().lock(), self.stderr);
+        write!(err, "{}", plain(question)).and_then(|()| err.flush()).map_err(|e| CliError::output(&e))?;
+        let before = tcgetattr(io::stdin()).map_err(fault)?;
+        let mut hidden = before.clone();
+        hidden.local_flags.remove(LocalFlags::ECHO);
+        tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &hidden).map_err(fault)?;
+        let mut line = String::new();
+        let read = io::stdin().lock().take(HIDDEN_MAX).read_line(&mut line);
+        tcsetattr(io::stdin(), SetArg::TCSANOW, &before).map_err(fault)?;
+        // Nor is the end of the line shown.
+        let _ = writeln!(err);
+        read.map(|_| line).map_err(|e| CliError::output(&e))
     }
 
     /// Tells how a command failed.

@@ -12,8 +12,8 @@ use tracing::Instrument as _;
 
 use super::Shared;
 use super::guest::GuestSlot;
-use crate::gate::Permit;
 use super::target::Login;
+use crate::gate::Permit;
 
 /// How long saying goodbye may wait for a busy session.
 const FAREWELL_DEADLINE: Duration = Duration::from_secs(1);

@@ -12,8 +12,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::Shared;
 use super::conn::Conn;
 use super::handler::Door;
-use crate::gate::Permit;
 use super::wire::{Traffic, Wire};
+use crate::gate::Permit;
 
 /// How often a connection is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);

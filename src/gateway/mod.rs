@@ -48,10 +48,10 @@ pub mod target;
 mod upstream;
 mod wire;
 
+use crate::gate::{Complaints, Full, Gate, Limits};
 use dial::{GuestDialer, TcpDialer};
 use directory::{Directory, ManagerDirectory};
 use hostkey::HostKeyError;
-use crate::gate::{Complaints, Full, Gate, Limits};
 
 /// Long enough for a hiccup, short enough for the person behind the other channels.
 const STALL: Duration = Duration::from_secs(60);

@@ -13,7 +13,7 @@ use super::{Manager, ManagerError, Result, error, lock};
 use crate::auth::policy::{self, Action, Permit, Relation};
 use crate::auth::random;
 use crate::model::id::{TokenId, UserId};
-use crate::model::principal::{Origin, Principal, Scopes, User, Via};
+use crate::model::principal::{Origin, Principal, Scope, Scopes, User, Via};
 use crate::model::token::{NotGood, Token, TokenKind, TokenText, check_name};
 use crate::store::tokens::IsSession;
 use crate::store::{StoreError, commit, tokens};
@@ -96,6 +96,19 @@ impl Manager {
             }
             (None, None) => Err(ManagerError::denied("only a person has tokens")),
         }
+    }
+
+    /// The same for revoking `token`: a login may always end itself, whatever else it is good for.
+    ///
+    /// # Errors
+    /// As [`Self::permit_tokens`].
+    pub async fn permit_revoking(&self, principal: &Principal, shown: Option<&str>, token: &str) -> Result<Permit> {
+        let is_itself = matches!(principal.origin.via, Via::Token(id) if id.to_string() == token);
+        if is_itself && shown.is_none() {
+            let ending = principal.clone().limited_to([Scope::Account].into_iter().collect());
+            return self.permit_tokens(&ending, None).await;
+        }
+        self.permit_tokens(principal, shown).await
     }
 
     /// The tokens of a permit's person.

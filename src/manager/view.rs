@@ -7,7 +7,8 @@ use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::Caps;
 use crate::model::event::AuditEvent;
-use crate::model::id::{OpId, VmId};
+use crate::model::id::{OpId, UserId, VmId};
+use crate::model::name::UserName;
 use crate::model::state::{Observed, VmState};
 use crate::model::vm::Vm;
 use crate::plan::vm::needs_restart;
@@ -93,8 +94,9 @@ impl Manager {
                 Err(_) => Err(silent(LOOK)),
             }
         };
-        let (rows, owners, observed) = tokio::join!(self.store.vms(filter), self.store.owner_names(owner), observe_all);
-        let owners = owners?;
+        let (rows, observed) = tokio::join!(self.store.vms(filter), observe_all);
+        let rows = rows?;
+        let owners = self.owners_of(permit, &rows).await?;
         let mut observed: HashMap<VmId, Observed> = match observed {
             Ok(all) => all.into_iter().collect(),
             Err(why) => {
@@ -103,7 +105,7 @@ impl Manager {
                     let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
                     self.describe(vm, owner, &why)
                 };
-                return Ok(rows?.into_iter().map(describe).collect());
+                return Ok(rows.into_iter().map(describe).collect());
             }
         };
         let describe = |vm: Vm| {
@@ -111,7 +113,16 @@ impl Manager {
             let seen = observed.remove(&vm.id).unwrap_or(Observed::Missing);
             self.describe(vm, owner, &seen)
         };
-        Ok(rows?.into_iter().map(describe).collect())
+        Ok(rows.into_iter().map(describe).collect())
+    }
+
+    /// The names of those whose machines these are; who lists their own is known already.
+    async fn owners_of(&self, permit: &Permit, rows: &[Vm]) -> Result<HashMap<UserId, UserName>> {
+        let own = permit.user().filter(|user| rows.iter().all(|vm| vm.owner == user.id));
+        if let Some(user) = own {
+            return Ok(HashMap::from([(user.id, user.name.clone())]));
+        }
+        Ok(self.store.user_names().await?)
     }
 
     fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {

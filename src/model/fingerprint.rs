@@ -78,8 +78,15 @@ mod tests {
         let of = Fingerprint::of(b"x");
         let shown = of.to_string();
         assert!(shown.starts_with("SHA256:") && shown.len() == 50, "{shown}");
-        let openssl = hex::encode_upper(of.0).as_bytes().chunks(2).map(|pair| String::from_utf8_lossy(pair).into_owned()).collect::<Vec<_>>().join(":");
-        for text in [shown.clone(), format!("{shown}="), hex::encode(of.0), openssl.clone(), format!("SHA256:{openssl}")] {
+        let openssl = hex::encode_upper(of.0)
+            .as_bytes()
+            .chunks(2)
+            .map(|pair| String::from_utf8_lossy(pair).into_owned())
+            .collect::<Vec<_>>()
+            .join(":");
+        for text in
+            [shown.clone(), format!("{shown}="), hex::encode(of.0), openssl.clone(), format!("SHA256:{openssl}")]
+        {
             assert_eq!(text.parse::<Fingerprint>().unwrap(), of, "{text}");
         }
         for bad in ["", "SHA256:", "SHA256:abc", "MD5:00", &"g".repeat(64)] {

@@ -1,16 +1,18 @@
-//! The serial console of a machine over the manager's socket: a WebSocket whose binary frames are bytes both ways.
+//! The serial console of a machine: a WebSocket whose binary frames are bytes both ways.
 //!
 //! The manager explains every end by a close code: [`close::DONE`] with a reason (the machine was shut down),
 //! [`close::GOING_AWAY`] or [`close::RESTART`] when it restarts itself, and 4000 plus the HTTP status of an
 //! [`ErrorCode`] for a refusal after the upgrade ([`close::HELD`] when somebody else types there already).
 
 use futures_util::{SinkExt as _, StreamExt as _};
-use tokio::net::UnixStream;
+use reqwest::{Method, StatusCode, Upgraded, header};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig, frame::coding::CloseCode};
-use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
+use tokio_tungstenite::tungstenite::handshake::client::generate_key;
+use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig, frame::coding::CloseCode};
+use tokio_tungstenite::tungstenite::{Bytes, Message};
 
-use super::{Client, ClientError, STREAM_DEADLINE, refusal, segment};
+use super::{Client, ClientError, STREAM_DEADLINE, segment};
 use crate::api::error::ErrorCode;
 
 /// Largest message that is taken; the manager sends pieces of a few KiB.
@@ -56,7 +58,7 @@ pub enum ConsoleEvent {
 /// An open console.
 #[derive(Debug)]
 pub struct Console {
-    socket: WebSocketStream<UnixStream>,
+    socket: WebSocketStream<Upgraded>,
 }
 
 impl Console {
@@ -106,19 +108,32 @@ impl Client {
             ConsoleMode::Write => "write",
             ConsoleMode::Read => "read",
         };
-        let url = format!("ws://gvm/v1/vms/{}/console?mode={mode}", segment(vm));
-        let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
-        let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
-        let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
-        let upgrade = tokio_tungstenite::client_async_with_config(url, stream, Some(config));
-        match tokio::time::timeout(STREAM_DEADLINE, upgrade).await {
-            Ok(Ok((socket, _))) => Ok(Console { socket }),
-            Ok(Err(Error::Http(answer))) => {
-                Err(refusal(answer.status().as_u16(), answer.body().as_deref().unwrap_or_default()))
-            }
-            Ok(Err(error)) => Err(ClientError::Upgrade(error.to_string())),
-            Err(_) => Err(unreachable(std::io::ErrorKind::TimedOut.into())),
+        let path = format!("/v1/vms/{}/console?mode={mode}", segment(vm));
+        let opened = tokio::time::timeout(STREAM_DEADLINE, self.upgrade(&path));
+        opened.await.map_err(|_| ClientError::Unreachable {
+            place: self.place.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })?
+    }
+
+    /// The client's side of RFC 6455, section 4.1, over whatever this client speaks through.
+    async fn upgrade(&self, path: &str) -> Result<Console, ClientError> {
+        let key = generate_key();
+        let request = self
+            .request(Method::GET, path)
+            .header(header::CONNECTION, "upgrade")
+            .header(header::UPGRADE, "websocket")
+            .header(header::SEC_WEBSOCKET_VERSION, "13")
+            .header(header::SEC_WEBSOCKET_KEY, &key);
+        let answer = self.send(request).await?;
+        let accepted = answer.headers().get(header::SEC_WEBSOCKET_ACCEPT);
+        let is_ours = accepted.is_some_and(|accept| accept.as_bytes() == derive_accept_key(key.as_bytes()).as_bytes());
+        if answer.status() != StatusCode::SWITCHING_PROTOCOLS || !is_ours {
+            return Err(ClientError::Upgrade("the answer is not that of a WebSocket".to_owned()));
         }
+        let stream = answer.upgrade().await.map_err(ClientError::Broken)?;
+        let config = WebSocketConfig::default().max_message_size(Some(MESSAGE_MAX)).max_frame_size(Some(MESSAGE_MAX));
+        Ok(Console { socket: WebSocketStream::from_raw_socket(stream, Role::Client, Some(config)).await })
     }
 }
 

@@ -124,6 +124,11 @@ impl Https {
         self.address
     }
 
+    /// What it shows to clients.
+    pub const fn certificates(&self) -> &Arc<Certificates> {
+        &self.certificates
+    }
+
     /// Serves until `stop`; requests under way come to their end, within a deadline.
     pub async fn serve(self, router: Router, stop: CancellationToken) {
         let tasks = TaskTracker::new();

@@ -46,6 +46,7 @@ use uuid::Uuid;
 pub use self::access::ended as access_ended;
 use self::error::ApiError;
 use self::rates::{RateLimits, Rates};
+use self::tls::Certificates;
 use crate::auth::peercred::{PeerError, Peers};
 use crate::auth::policy::{self, Action, Permit};
 use crate::manager::{Manager, ManagerError};
@@ -63,6 +64,8 @@ pub struct Shared {
     manager: Arc<Manager>,
     peers: Peers,
     rates: Rates,
+    /// Of the HTTPS listener, where there is one.
+    certificates: Option<Arc<Certificates>>,
 }
 
 /// Who is at the other end of a connection.
@@ -318,12 +321,17 @@ pub fn openapi() -> String {
     routes().into_openapi().to_pretty_json().unwrap_or_default()
 }
 
-/// The whole API.
+/// The whole API, where there is no HTTPS.
 pub fn router(manager: Arc<Manager>, peers: Peers) -> Router {
+    router_with(manager, peers, None)
+}
+
+/// The whole API; `certificates` are those of the HTTPS listener.
+pub fn router_with(manager: Arc<Manager>, peers: Peers, certificates: Option<Arc<Certificates>>) -> Router {
     let limits = manager.config();
     let (https, socket) = (&limits.https, limits.manager.requests_per_second);
     let rates = RateLimits { address: https.requests_per_second, person: https.person_requests_per_second, socket };
-    let shared = Shared { rates: Rates::new(rates), manager, peers };
+    let shared = Shared { rates: Rates::new(rates), manager, peers, certificates };
     let (router, document) = routes().split_for_parts();
     let document = Arc::new(document);
     let spec = move || async move { axum::Json((*document).clone()) };

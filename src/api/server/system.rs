@@ -71,5 +71,9 @@ pub async fn doctor(
 /// What answers.
 #[utoipa::path(get, path = "/v1/version", responses((status = 200, body = VersionView), (status = 403, body = ErrorBody)))]
 pub async fn version(State(shared): State<Shared>, _caller: Caller) -> Json<VersionView> {
-    Json(VersionView { version: env!("CARGO_PKG_VERSION").to_owned(), parts: shared.manager.parts().await })
+    Json(VersionView {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        parts: shared.manager.parts().await,
+        https_fingerprint: shared.certificates.map(|certificates| certificates.fingerprint().to_string()),
+    })
 }

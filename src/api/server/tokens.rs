@@ -68,7 +68,7 @@ pub async fn revoke(
     Query(query): Query<TokensQuery>,
 ) -> Result<Json<TokenView>, ApiError> {
     let result = async {
-        let permit = shared.manager.permit_tokens(&caller.0, query.user.as_deref()).await?;
+        let permit = shared.manager.permit_revoking(&caller.0, query.user.as_deref(), &token).await?;
         shared.manager.revoke_token(&permit, &token).await
     };
     let revoked = audited(&shared, &caller, "token.revoke", &token, result.await).await?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use gvm::cli::Cli;
-use gvm::config::Config;
+use gvm::config::{Config, LdapConfig, OidcConfig, PamConfig};
 use gvm::model::quota::Quota;
 use gvm::model::units::Mib;
 
@@ -84,6 +84,18 @@ fn tests_that_documents_name_exist() {
 fn every_key_of_the_configuration_is_explained() {
     let mut config = Config::default();
     config.manager.accelerator = Some("kvm".to_owned());
+    config.login.oidc = Some(OidcConfig {
+        client_secret_file: Some("/x".into()),
+        public_url: Some("https://x".to_owned()),
+        ..OidcConfig::default()
+    });
+    config.login.ldap = Some(LdapConfig {
+        bind_dn: Some("cn=x".to_owned()),
+        bind_password_file: Some("/x".into()),
+        subject_attribute: Some("x".to_owned()),
+        ..LdapConfig::default()
+    });
+    config.login.pam = Some(PamConfig { confdir: Some("/x".into()), ..PamConfig::default() });
     config.people.quota = Quota { vms: Some(1), vcpus: Some(1), memory: Some(Mib(1)), disk: Some(Mib(1)) };
     let all = toml::Value::try_from(&config).unwrap();
     let readme = read("README.md");

@@ -10,8 +10,8 @@ mod caps;
 mod gpu;
 mod image;
 mod login;
-mod token;
 mod people;
+mod token;
 
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
@@ -25,11 +25,11 @@ pub use self::image::{ImageList, ImageView, ImportImage};
 pub use self::login::{
     DeviceAnswer, DeviceLoginView, DeviceWord, LoginWaysView, PasswordLogin, PollDevice, SessionView,
 };
-pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 pub use self::people::{
     AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,
     SuspendUser, Suspended, SuspensionView, TeamList, TeamView, UserList, UserView,
 };
+pub use self::token::{CreateToken, CreatedToken, TokenList, TokenView};
 
 /// Request to make a machine. What is absent comes from the profile.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

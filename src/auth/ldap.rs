@@ -197,7 +197,8 @@ impl Ldap {
             let all = texts.chain(bytes.flat_map(|(_, values)| values.iter().map(hex::encode)));
             all.filter(|value| !value.is_empty() && value.len() <= MAX_WORD).take(MAX_GROUPS).collect()
         };
-        let lacks = |name: &str| LdapError::Directory(format!("has an entry for that login without the attribute {name}"));
+        let lacks =
+            |name: &str| LdapError::Directory(format!("has an entry for that login without the attribute {name}"));
         let first = |name: &str| values(name).into_iter().next();
         if entry.dn.is_empty() || entry.dn.len() > MAX_WORD {
             return Err(LdapError::Directory("has an entry for that login without a name".into()));

@@ -145,7 +145,8 @@ impl Oidc {
     /// # Errors
     /// See [`OidcError`].
     pub async fn begin_page(&self, login: &PageLogin, state: &str) -> Result<String, OidcError> {
-        let redirect = self.redirect_uri().ok_or_else(|| OidcError::Setup("login.oidc.public_url is not set".into()))?;
+        let redirect =
+            self.redirect_uri().ok_or_else(|| OidcError::Setup("login.oidc.public_url is not set".into()))?;
         let found = in_time(self.provider.description()).await?;
         let challenge = URL_SAFE_NO_PAD.encode(Sha256::digest(login.verifier.expose()));
         let fields = [
@@ -261,7 +262,9 @@ impl Oidc {
         let domain = mail.and_then(|mail| mail.rsplit_once('@')).map(|(_, domain)| domain);
         let is_ours = |domain: &str| domains.iter().any(|allowed| allowed.eq_ignore_ascii_case(domain));
         if !domains.is_empty() && !domain.is_some_and(is_ours) {
-            return Err(OidcError::NotOurs("their mail address is not verified, or of no domain that may log in".into()));
+            return Err(OidcError::NotOurs(
+                "their mail address is not verified, or of no domain that may log in".into(),
+            ));
         }
         let text = |claim: &str| claims.text(claim).unwrap_or_default().to_owned();
         let name = Some(text(&self.config.name_claim)).filter(|name| !name.is_empty());

@@ -86,7 +86,10 @@ impl Pam {
         if folders.iter().any(|folder| folder.join(service).is_file()) {
             return Ok(());
         }
-        Err(PamError::Failed(format!("there is no service {service} in {}", folders.first().unwrap_or(&Path::new("")).display())))
+        Err(PamError::Failed(format!(
+            "there is no service {service} in {}",
+            folders.first().unwrap_or(&Path::new("")).display()
+        )))
     }
 }
 

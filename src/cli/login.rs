@@ -9,10 +9,10 @@ mod ways;
 use clap::Args;
 use serde::de::IgnoredAny;
 
+use self::ways::WayArgs;
 use super::error::{CliError, CliResult};
 use super::hosts::{Host, Hosts};
 use super::output::{Answer, Output};
-use self::ways::WayArgs;
 use crate::api::client::place::ServerUrl;
 use crate::api::client::{Client, ClientError, segment};
 use crate::api::error::ErrorCode;

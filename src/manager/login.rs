@@ -151,7 +151,8 @@ fn not_accepted() -> ManagerError {
 }
 
 fn not_configured(what: &str) -> ManagerError {
-    ManagerError::not_found(format!("there is no login with {what} here")).hint("GET /v1/login says which ways there are")
+    ManagerError::not_found(format!("there is no login with {what} here"))
+        .hint("GET /v1/login says which ways there are")
 }
 
 fn busy() -> ManagerError {

@@ -30,8 +30,8 @@ pub mod reconciler;
 pub mod revoked;
 mod shape;
 pub mod steps;
-pub mod tokens;
 pub mod teams;
+pub mod tokens;
 pub mod view;
 pub mod watch;
 

@@ -122,7 +122,7 @@ impl Manager {
         if let Some(user) = own {
             return Ok(HashMap::from([(user.id, user.name.clone())]));
         }
-        Ok(self.store.user_names().await?)
+        Ok(self.store.owner_names(None).await?)
     }
 
     fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {

@@ -74,7 +74,11 @@ mod tests {
     fn a_cookie_counts_for_changes_only_of_our_own_page() {
         let good = Ok(Some("t".to_owned()));
         assert_eq!(judged("GET", &[]), good);
-        assert_eq!(judged("GET", &[("sec-fetch-site", "cross-site")]), good, "it changes nothing and shows them nothing");
+        assert_eq!(
+            judged("GET", &[("sec-fetch-site", "cross-site")]),
+            good,
+            "it changes nothing and shows them nothing"
+        );
         for (name, headers) in [
             ("same-origin", &[("sec-fetch-site", "same-origin")][..]),
             ("typed", &[("sec-fetch-site", "none")]),

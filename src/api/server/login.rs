@@ -48,9 +48,10 @@ impl<T: DeserializeOwned> FromRequest<Shared> for SecretBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &Shared) -> Result<Self, ApiError> {
-        let super::Body(value) = super::Body::<serde_json::Map<String, serde_json::Value>>::from_request(request, state)
-            .await
-            .map_err(|_| not_understood())?;
+        let super::Body(value) =
+            super::Body::<serde_json::Map<String, serde_json::Value>>::from_request(request, state)
+                .await
+                .map_err(|_| not_understood())?;
         serde_json::from_value(value.into()).map(Self).map_err(|_| not_understood().into())
     }
 }

@@ -1,8 +1,8 @@
 //! The API server: routes, callers, errors. It turns DTOs into requests of the manager and its answers into
 //! DTOs, and decides nothing.
 
-mod bearer;
 mod access;
+mod bearer;
 mod convert;
 mod convert_gpu;
 mod cookie;
@@ -17,9 +17,9 @@ mod profiles;
 pub mod rates;
 mod stream;
 mod system;
+mod teams;
 pub mod tls;
 mod tokens;
-mod teams;
 mod users;
 mod vms;
 

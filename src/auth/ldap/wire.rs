@@ -40,7 +40,8 @@ fn silent(doing: &str, why: &dyn std::fmt::Display) -> LdapError {
 /// Connects. Gives the end for the library, and the future that carries bytes for it: it ends only with an error.
 pub async fn open(config: &LdapConfig) -> Result<(StdUnixStream, impl Future<Output = LdapError> + use<>), LdapError> {
     let connected = tokio::time::timeout(CONNECT, connect(config)).await;
-    let server = connected.map_err(|_| silent("connecting", &format!("no answer within {} s", CONNECT.as_secs())))??;
+    let server =
+        connected.map_err(|_| silent("connecting", &format!("no answer within {} s", CONNECT.as_secs())))??;
     let (ours, theirs) = UnixStream::pair().map_err(|e| silent("a pair of sockets", &e))?;
     let theirs = theirs.into_std().map_err(|e| silent("a pair of sockets", &e))?;
     Ok((theirs, pump(server, ours)))
@@ -50,11 +51,11 @@ trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
 async fn connect(config: &LdapConfig) -> Result<Box<dyn Wire>, LdapError> {
-    let endpoint = Endpoint::parse(&config.url).ok_or_else(|| LdapError::Setup("login.ldap.url is no address".into()))?;
+    let endpoint =
+        Endpoint::parse(&config.url).ok_or_else(|| LdapError::Setup("login.ldap.url is no address".into()))?;
     let is_tls = endpoint.scheme == "ldaps";
     let port = endpoint.port.unwrap_or(if is_tls { 636 } else { 389 });
-    let mut tcp =
-        TcpStream::connect((endpoint.host.as_str(), port)).await.map_err(|e| silent("connecting", &e))?;
+    let mut tcp = TcpStream::connect((endpoint.host.as_str(), port)).await.map_err(|e| silent("connecting", &e))?;
     if config.starttls {
         start_tls(&mut tcp).await?;
     }

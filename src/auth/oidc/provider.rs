@@ -10,9 +10,9 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::OidcError;
 use super::http::{self, Answer};
 use super::keys::{self, NotSigned, Signed};
-use super::OidcError;
 use crate::model::login::endpoint::Endpoint;
 use crate::model::secret::Secret;
 

@@ -58,7 +58,8 @@ pub async fn prove(out: &Output, client: &Client, args: WayArgs) -> CliResult<Se
     match ways {
         LoginWaysView { device: true, .. } => by_device(out, client).await,
         LoginWaysView { passwords, .. } if !passwords.is_empty() => {
-            Err(CliError::invalid("the manager wants to know your login and its password").hint("gvm login --user NAME"))
+            Err(CliError::invalid("the manager wants to know your login and its password")
+                .hint("gvm login --user NAME"))
         }
         _ => token(&out.ask_hidden("Token (from `gvm token create` on the server): ")?),
     }

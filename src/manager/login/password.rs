@@ -98,16 +98,20 @@ impl Manager {
             (Provider::Ldap, Some(ldap), _) => match ldap.login(&wish.user, &wish.password).await {
                 Ok(proven) => Verdict::Known(Known::Subject(proven)),
                 Err(LdapError::Refused(why)) => Verdict::Refused(format!("ldap: {why}")),
-                Err(error) => Verdict::Unavailable(ManagerError::unavailable("the directory cannot judge logins now")
-                    .hint("try again; an administrator finds the reason in the manager's log")
-                    .because(error)),
+                Err(error) => Verdict::Unavailable(
+                    ManagerError::unavailable("the directory cannot judge logins now")
+                        .hint("try again; an administrator finds the reason in the manager's log")
+                        .because(error),
+                ),
             },
             (Provider::Pam, _, Some(pam)) => match pam.login(&wish.user, &wish.password).await {
                 Ok(login) => self.account_of(&login).await,
                 Err(PamError::Refused(code)) => Verdict::Refused(format!("pam: code {code}")),
-                Err(error) => Verdict::Unavailable(ManagerError::unavailable("this host cannot judge logins now")
-                    .hint("try again; an administrator finds the reason in the manager's log")
-                    .because(error)),
+                Err(error) => Verdict::Unavailable(
+                    ManagerError::unavailable("this host cannot judge logins now")
+                        .hint("try again; an administrator finds the reason in the manager's log")
+                        .because(error),
+                ),
             },
             _ => Verdict::Refused(format!("{provider}: it is not configured")),
         }
@@ -126,7 +130,11 @@ impl Manager {
                 return Ok(Err("it is the gateway's account".to_owned()));
             };
             let is_member = peers.is_member(&name).await?;
-            Ok(if is_member { Ok(Account::Person { uid, name, role }) } else { Err("it is not in the group".to_owned()) })
+            Ok(if is_member {
+                Ok(Account::Person { uid, name, role })
+            } else {
+                Err("it is not in the group".to_owned())
+            })
         };
         match found.await {
             Ok(Ok(account)) => match self.user_of_account(account).await {

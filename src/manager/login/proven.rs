@@ -26,12 +26,15 @@ impl Manager {
         let standing = login.groups.standing(&proven.groups).ok_or_else(|| {
             ManagerError::denied("you are in none of the groups that may use gvm here").hint("ask an administrator")
         })?;
-        let names = self.free_of_accounts(derive(&proven.name, &format!("{} {}", proven.provider, proven.subject))).await?;
+        let names =
+            self.free_of_accounts(derive(&proven.name, &format!("{} {}", proven.provider, proven.subject))).await?;
         let mut tx = self.store.write().await?;
         let known = identities::user_of(&mut tx, proven.provider, &proven.subject).await?;
         let is_new = known.is_none();
         let before = match known {
-            Some(id) => users::read(&mut tx, id).await?.ok_or_else(|| ManagerError::denied("you are no user any more"))?,
+            Some(id) => {
+                users::read(&mut tx, id).await?.ok_or_else(|| ManagerError::denied("you are no user any more"))?
+            }
             None if login.add_members => newcomer(&mut tx, names, proven, now).await?,
             None => {
                 return Err(ManagerError::denied("your login is known, but no user here belongs to it")

@@ -60,7 +60,10 @@ mod tests {
     #[test]
     fn only_what_is_clear_is_read() {
         let read = Endpoint::parse("https://login.uni.example:8443/realms/gvm").unwrap();
-        assert_eq!((read.host.as_str(), read.port, read.path.as_str()), ("login.uni.example", Some(8443), "/realms/gvm"));
+        assert_eq!(
+            (read.host.as_str(), read.port, read.path.as_str()),
+            ("login.uni.example", Some(8443), "/realms/gvm")
+        );
         assert!(Endpoint::parse("http://[::1]:80").unwrap().is_private_http());
         assert!(!Endpoint::parse("http://127.0.0.1.evil.example/").unwrap().is_private_http());
         for bad in [

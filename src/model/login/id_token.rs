@@ -62,7 +62,9 @@ impl Claims {
     pub fn list(&self, name: &str) -> Vec<String> {
         match self.0.get(name) {
             Some(Value::String(one)) => vec![one.clone()],
-            Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).map(str::to_owned).take(MAX_GROUPS).collect(),
+            Some(Value::Array(all)) => {
+                all.iter().filter_map(Value::as_str).map(str::to_owned).take(MAX_GROUPS).collect()
+            }
             _ => Vec::new(),
         }
     }

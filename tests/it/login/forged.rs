@@ -62,7 +62,10 @@ impl Scene {
         }
         let to: Url = begun.headers()["location"].to_str().unwrap().parse().unwrap();
         let field = |name: &str| to.query_pairs().find(|(key, _)| key == name).unwrap().1.into_owned();
-        assert_eq!((field("code_challenge_method"), field("redirect_uri")), ("S256".into(), format!("{URL}/v1/login/oidc/callback")));
+        assert_eq!(
+            (field("code_challenge_method"), field("redirect_uri")),
+            ("S256".into(), format!("{URL}/v1/login/oidc/callback"))
+        );
         let cookie = begun.headers()["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
         self.forger.set(|script| script.token = make(&field("nonce")));
         let path = format!("http://gvm/v1/login/oidc/callback?code=c&state={}", field("state"));
@@ -97,7 +100,12 @@ async fn only_a_token_for_us_now_by_the_providers_key_is_believed() {
     let scene = Scene::new(|_| {}).await;
     let (rsa, ed, stranger) = (Key::rsa(), Key::ed(), Key::ec());
     scene.forger.set(|script| {
-        script.keys.extend([rsa.jwk("rsa"), ed.jwk("ed"), json!({"kty": "oct", "kid": "oct", "k": "c2VjcmV0"}), json!(7)]);
+        script.keys.extend([
+            rsa.jwk("rsa"),
+            ed.jwk("ed"),
+            json!({"kty": "oct", "kid": "oct", "k": "c2VjcmV0"}),
+            json!(7),
+        ]);
     });
     let key = &scene.key;
     for (signer, kid) in [(key, "k1"), (&rsa, "rsa"), (&ed, "ed")] {
@@ -194,9 +202,9 @@ async fn new_keys_are_followed_and_forged_ones_make_no_flood() {
     assert_eq!(made.await.0, 200, "a key that is new is asked for at once");
     assert_eq!(scene.login_as(json!({})).await.0, 401, "the old one is good no more");
     for number in 0..12 {
-        let made = scene.login(|nonce| {
-            json!({"id_token": Key::ec().token(Some(&format!("x{number}")), &scene.claims(nonce, &json!({})))})
-        });
+        let made = scene.login(
+            |nonce| json!({"id_token": Key::ec().token(Some(&format!("x{number}")), &scene.claims(nonce, &json!({})))}),
+        );
         assert_eq!(made.await.0, 401);
     }
     assert!(scene.forger.asked("jwks") <= 5, "{}", scene.forger.asked("jwks"));
@@ -221,7 +229,9 @@ async fn a_provider_that_is_slow_or_odd_is_unavailable_within_its_time() {
         assert_eq!((status, &body["code"]), (503, &json!("unavailable")), "{case}: {body}");
     }
     let scene = Scene::new(|_| {}).await;
-    for (case, status, token) in [("a page", 500, json!("<html>")), ("no reason", 400, json!([])), ("elsewhere", 302, json!({}))] {
+    for (case, status, token) in
+        [("a page", 500, json!("<html>")), ("no reason", 400, json!([])), ("elsewhere", 302, json!({}))]
+    {
         assert_eq!(scene.login_answered(|_| (status, token)).await.0, 503, "{case}");
     }
     assert_eq!(scene.login_answered(|_| (400, json!({"error": "invalid_grant"}))).await.0, 401, "that is a no");
@@ -239,8 +249,20 @@ async fn names_never_collide_and_nobody_is_taken_over() {
     let long = "a".repeat(200);
     let mut names = std::collections::BTreeMap::new();
     for (number, text) in [
-        "José.Núñez@uni.example", "ANNA", "anna", "李雷", "-rf", "..", "a/b", &long, "root", "anna ", "\u{202e}anna", "daemon",
-        "admin", "eve",
+        "José.Núñez@uni.example",
+        "ANNA",
+        "anna",
+        "李雷",
+        "-rf",
+        "..",
+        "a/b",
+        &long,
+        "root",
+        "anna ",
+        "\u{202e}anna",
+        "daemon",
+        "admin",
+        "eve",
     ]
     .into_iter()
     .enumerate()

@@ -165,13 +165,20 @@ async fn a_directory_that_lies_is_told_and_harms_nobody() {
         ("no message", Box::new(|_, _| b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec())),
         ("zeros", Box::new(|_, _| vec![0; 5000])),
         ("a length that never comes", Box::new(|_, _| b"\x30\x84\xff\xff\xff\xff".to_vec())),
-        ("a huge entry", Box::new(move |id, _| {
-            found(id, &[entry("uid=anna,dc=x", &[("uid", &["anna"]), ("cn", &[&"x".repeat(2_000_000)])])])
-        })),
-        ("very deep", Box::new(|id, _| {
-            let deep = (0..20_000).fold(Vec::new(), |inner, _| if inner.len() < 60_000 { element(0x30, &inner) } else { inner });
-            message(id, &deep)
-        })),
+        (
+            "a huge entry",
+            Box::new(move |id, _| {
+                found(id, &[entry("uid=anna,dc=x", &[("uid", &["anna"]), ("cn", &[&"x".repeat(2_000_000)])])])
+            }),
+        ),
+        (
+            "very deep",
+            Box::new(|id, _| {
+                let deep = (0..20_000)
+                    .fold(Vec::new(), |inner, _| if inner.len() < 60_000 { element(0x30, &inner) } else { inner });
+                message(id, &deep)
+            }),
+        ),
         ("a flood of entries", Box::new(move |id, _| (0..20_000).flat_map(|_| message(id, &good())).collect())),
     ];
     for (case, lie) in searches {
@@ -211,7 +218,10 @@ async fn a_directory_that_is_silent_costs_its_time_and_no_more() {
     let begun = Instant::now();
     let silent = login(config.clone(), "anna", "pw").await;
     let no_tls = login(LdapConfig { starttls: true, ..config }, "anna", "pw").await;
-    assert!(matches!((&silent, &no_tls), (Err(LdapError::Directory(_)), Err(LdapError::Directory(_)))), "{silent:?} {no_tls:?}");
+    assert!(
+        matches!((&silent, &no_tls), (Err(LdapError::Directory(_)), Err(LdapError::Directory(_)))),
+        "{silent:?} {no_tls:?}"
+    );
     assert!(begun.elapsed() < Duration::from_secs(22), "{:?}", begun.elapsed());
     // A server that goes on in the clear where TLS was asked for.
     let config = liar::start(Arc::new(|id, _| message(id, &result(0x78, 2)))).await;

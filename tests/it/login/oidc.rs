@@ -32,7 +32,10 @@ impl Provider {
             return None;
         }
         let mut command = Command::new("node");
-        command.arg(root.join("tests/fixtures/oidc/provider.mjs")).arg(SECRET).arg(format!("{URL}/v1/login/oidc/callback"));
+        command
+            .arg(root.join("tests/fixtures/oidc/provider.mjs"))
+            .arg(SECRET)
+            .arg(format!("{URL}/v1/login/oidc/callback"));
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut child = command.spawn().unwrap_or_else(|e| panic!("node: {e}"));
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -138,7 +141,11 @@ async fn a_browser_logs_in_and_its_code_is_good_once() {
 
     let record = house.record().await;
     assert_eq!(record.iter().filter(|(actor, outcome, _)| actor == "anna" && outcome == "success").count(), 1);
-    assert_eq!(record.iter().filter(|(actor, outcome, _)| actor == "(?)" && outcome == "denied").count(), 2, "{record:?}");
+    assert_eq!(
+        record.iter().filter(|(actor, outcome, _)| actor == "(?)" && outcome == "denied").count(),
+        2,
+        "{record:?}"
+    );
     let all = format!("{record:?}");
     assert!(!all.contains(&token) && !all.contains(&code(&url)) && !all.contains(SECRET), "{all}");
 }

@@ -29,7 +29,10 @@ fn one_password() -> (tempfile::TempDir, PamConfig) {
     let text = format!("#!/bin/sh\n[ \"$PAM_USER\" = {LOGIN} ] && [ \"$(cat | tr -d '\\0')\" = '{PASSWORD}' ]\n");
     std::fs::write(&script, text).unwrap();
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let lines = format!("auth required pam_exec.so expose_authtok quiet {}\naccount required pam_permit.so\n", script.display());
+    let lines = format!(
+        "auth required pam_exec.so expose_authtok quiet {}\naccount required pam_permit.so\n",
+        script.display()
+    );
     std::fs::write(dir.path().join("gvm"), lines).unwrap();
     (dir, config)
 }
@@ -42,7 +45,9 @@ async fn judge(config: &PamConfig, user: &str, password: &str) -> Result<String,
 async fn pam_judges_what_the_stack_says() {
     let (_dir, config) = one_password();
     assert_eq!(judge(&config, LOGIN, PASSWORD).await.unwrap(), LOGIN);
-    for (user, password) in [(LOGIN, "wrong"), (LOGIN, ""), ("", PASSWORD), ("bin", PASSWORD), (LOGIN, "a\0b"), (LOGIN, &"x".repeat(600))] {
+    for (user, password) in
+        [(LOGIN, "wrong"), (LOGIN, ""), ("", PASSWORD), ("bin", PASSWORD), (LOGIN, "a\0b"), (LOGIN, &"x".repeat(600))]
+    {
         let judged = judge(&config, user, password).await;
         assert!(matches!(judged, Err(PamError::Refused(_))), "{user} {password:.20}: {judged:?}");
     }
@@ -73,9 +78,12 @@ async fn pam_judges_what_the_stack_says() {
 fn helper_words() -> Option<String> {
     let us = std::process::id().to_string();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-        let read = |name: &str| std::fs::read(entry.path().join(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let read = |name: &str| {
+            std::fs::read(entry.path().join(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+        };
         let Ok(command) = read("cmdline") else { continue };
-        let parent = read("status").unwrap_or_default().lines().find_map(|line| line.strip_prefix("PPid:\t").map(str::to_owned));
+        let parent =
+            read("status").unwrap_or_default().lines().find_map(|line| line.strip_prefix("PPid:\t").map(str::to_owned));
         if command.ends_with("helper\0pam\0") && parent.as_deref() == Some(us.as_str()) {
             return Some(command + &read("environ").ok()?);
         }
@@ -127,7 +135,12 @@ async fn who_may_not_use_the_socket_does_not_come_in_by_a_password() {
     let permit = "auth required pam_permit.so\naccount required pam_permit.so\n";
     let (_dir, config) = service(permit);
     let gateway = LOGIN.to_owned();
-    let cases = [("root", None, None), (LOGIN, Some("no-such-group"), None), (LOGIN, None, Some(gateway)), ("no-such-login", None, None)];
+    let cases = [
+        ("root", None, None),
+        (LOGIN, Some("no-such-group"), None),
+        (LOGIN, None, Some(gateway)),
+        ("no-such-login", None, None),
+    ];
     let all = cases.into_iter().map(|(login, group, gateway)| {
         let config = config.clone();
         async move {

@@ -351,8 +351,7 @@ impl Config {
                 format!("{other:?} is not known; use \"kvm\" or \"emulation\", or leave it out"),
             ));
         }
-        self.check_numbers()?;
-        self.login.check()?;
+        self.check_numbers().and_then(|()| self.login.check())?;
         if !word(&self.gateway.host, 253) && self.gateway.host.parse::<IpAddr>().is_err() {
             return Err(("gateway.host", format!("{:?} is neither a host name nor an address", self.gateway.host)));
         }

@@ -23,7 +23,7 @@ pub use self::gpu::{
 };
 pub use self::image::{ImageList, ImageView, ImportImage};
 pub use self::login::{
-    DeviceAnswer, DeviceLoginView, DeviceWord, LoginWaysView, PasswordLogin, PollDevice, SessionView,
+    DeviceAnswer, DeviceLoginView, DeviceWord, LinkLogin, LoginWaysView, PasswordLogin, PollDevice, SessionView,
 };
 pub use self::people::{
     AddTeam, AddUser, ChangeTeam, ChangeUser, ImportProblemView, ImportReport, ImportUsers, Me, MemberList,

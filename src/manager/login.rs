@@ -8,6 +8,7 @@
 //!
 //! Nobody learns from a refusal whether there is such a login, which of several services said no, or why.
 
+mod link;
 mod oidc;
 mod password;
 mod pending;

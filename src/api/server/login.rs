@@ -11,11 +11,12 @@ use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Peer, Query, REQUEST, Shared, cookie};
+use super::{Body, Caller, Path, Peer, Query, REQUEST, Shared, audited, cookie};
 use crate::api::error::ErrorBody;
 use crate::api::types::{
-    DeviceAnswer, DeviceLoginView, DeviceWord, LoginWaysView, PasswordLogin, PollDevice, SessionView,
+    DeviceAnswer, DeviceLoginView, DeviceWord, LinkLogin, LoginWaysView, PasswordLogin, PollDevice, SessionView,
 };
+use crate::auth::policy::Action;
 use crate::manager::ManagerError;
 use crate::manager::login::{DeviceState, LoggedIn, PasswordTry};
 use crate::model::principal::{Origin, UnknownWord, Via};
@@ -132,6 +133,24 @@ pub async fn poll(
         }
     };
     Ok(([NO_STORE], Json(answer)))
+}
+
+/// Links a login of a provider to a user, who logs in with it from now on.
+#[utoipa::path(post, path = "/v1/users/{user}/logins", params(("user" = String, Path)), request_body = LinkLogin,
+    responses((status = 200, body = LinkLogin), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
+pub async fn link(
+    State(shared): State<Shared>,
+    caller: Caller,
+    Path(user): Path<String>,
+    Body(body): Body<LinkLogin>,
+) -> Result<Json<LinkLogin>, ApiError> {
+    let result = async {
+        let permit = shared.manager.permit_user(&caller.0, Action::UserChange, &user).await?;
+        let provider = body.provider.parse().map_err(|e: UnknownWord| ManagerError::invalid(e.to_string()))?;
+        shared.manager.link_login(&permit, provider, &body.subject).await
+    };
+    audited(&shared, &caller, "user.link", &user, result.await).await?;
+    Ok(Json(body))
 }
 
 /// Sends a browser to the login provider.

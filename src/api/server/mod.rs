@@ -290,6 +290,7 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(login::poll))
         .routes(routes!(login::start))
         .routes(routes!(login::callback))
+        .routes(routes!(login::link))
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))

@@ -80,6 +80,16 @@ impl fmt::Debug for DeviceLoginView {
     }
 }
 
+/// Request to link a login of a provider to a user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LinkLogin {
+    /// `oidc` or `ldap`.
+    pub provider: String,
+    /// What the ID token calls `sub`, or the entry's name in the directory.
+    pub subject: String,
+}
+
 /// How far is this login?
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

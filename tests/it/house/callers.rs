@@ -109,6 +109,7 @@ fn routes() -> Vec<Route> {
         route("POST", "/v1/gpus/{gpu}/readmit", json!({}), Own(A::GpuChange), 404),
         route("GET", "/v1/login", none(), Anybody, 200),
         // No provider is configured here.
+        route("POST", "/v1/users/{user}/logins", json!({"provider": "oidc", "subject": "x"}), User(A::UserChange), 404),
         route("POST", "/v1/login/password", json!({"user": "x", "password": "x"}), Anybody, 404),
         route("POST", "/v1/login/device", none(), Anybody, 404),
         route("POST", "/v1/login/device/poll", json!({"handle": "x"}), Anybody, 404),

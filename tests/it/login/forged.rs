@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use gvm::auth::policy::{self, Action};
 use gvm::config::Config;
-use gvm::model::principal::Role;
+use gvm::manager::Kind;
+use gvm::model::principal::{Principal, Provider, Role, User};
 use gvm::store::{commit, teams, users};
 use jiff::Timestamp;
 use reqwest::Url;
@@ -330,11 +332,12 @@ async fn without_leave_to_add_members_only_who_is_linked_comes_in() {
     assert_eq!((status, &body["code"]), (403, &json!("denied")));
     let store = &scene.house.life.store;
     let eve = store.user_by_name(&"eve".parse().unwrap()).await.unwrap().unwrap();
-    let mut tx = store.write().await.unwrap();
-    let subject = format!("{} s-1", scene.forger.issuer);
-    let provider = gvm::model::principal::Provider::Oidc;
-    gvm::store::identities::link(&mut tx, provider, &subject, eve.id, Timestamp::now()).await.unwrap();
-    commit(tx).await.unwrap();
+    let root = User { role: Role::Admin, ..eve.clone() };
+    let permit = policy::allow_user(&Principal::of(root), Action::UserChange, Some((eve.id, &[])), "eve").unwrap();
+    let manager = &scene.house.life.manager;
+    manager.link_login(&permit, Provider::Oidc, "s-1").await.unwrap();
+    assert_eq!(manager.link_login(&permit, Provider::Oidc, "s-1").await.unwrap_err().kind, Kind::Conflict);
+    assert_eq!(manager.link_login(&permit, Provider::Ldap, "uid=eve").await.unwrap_err().kind, Kind::NotFound);
     assert_eq!(scene.name_of(mail).await, "eve");
     for bad in [
         json!({"email": "anna@evil.example", "email_verified": true}),

@@ -151,7 +151,10 @@ impl Forger {
         let forger = Self { issuer, script: Arc::new(Mutex::new(script)) };
         let on = |path: &'static str| {
             let forger = forger.clone();
-            move || async move { forger.answer(path).await }
+            move || {
+                let forger = forger.clone();
+                async move { forger.answer(path).await }
+            }
         };
         let router = Router::new()
             .route("/.well-known/openid-configuration", get(on("description")))

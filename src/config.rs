@@ -1,6 +1,7 @@
 //! The one configuration file, `/etc/gvm/gvm.toml`. Unknown keys are refused; every key has a default.
 
 mod login;
+mod people;
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -9,11 +10,10 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 pub use self::login::{LdapConfig, LoginConfig, OidcConfig, PamConfig};
+pub use self::people::PeopleConfig;
 use crate::model::gpu::VgpuPolicy;
 use crate::model::network::Subnet;
 use crate::model::pci::PciAddress;
-use crate::model::principal::Role;
-use crate::model::quota::Quota;
 
 /// Where the file is looked for.
 pub const DEFAULT_PATH: &str = "/etc/gvm/gvm.toml";
@@ -38,6 +38,8 @@ pub struct Config {
     pub gpu: GpuConfig,
     /// Services that vouch for who somebody is.
     pub login: LoginConfig,
+    /// The record.
+    pub audit: AuditConfig,
 }
 
 /// The API over the network.
@@ -242,36 +244,17 @@ pub struct GpuConfig {
     pub vgpu_policy: VgpuPolicy,
 }
 
-/// People.
+/// The record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct PeopleConfig {
-    /// Logins of the host with the role admin, beside root; they have it whatever was set with `gvm user set`.
-    pub admins: Vec<String>,
-    /// Logins of the host with the role operator: they see everybody's machines and may start and stop them.
-    pub operators: Vec<String>,
-    /// Whoever may use the socket is a member at the first sight. Without it only who was added with `gvm user add`.
-    pub add_from_socket: bool,
-    /// What every member may hold at once.
-    pub quota: Quota,
+pub struct AuditConfig {
+    /// Minutes between two signed heads; one is signed at the end of the manager as well, and after a thousand entries.
+    pub sign_every: u64,
 }
 
-impl Default for PeopleConfig {
+impl Default for AuditConfig {
     fn default() -> Self {
-        Self { admins: Vec::new(), operators: Vec::new(), add_from_socket: true, quota: Quota::default() }
-    }
-}
-
-impl PeopleConfig {
-    /// The role that the lists give an account of the host.
-    pub fn role_of(&self, uid: u32, login: &str) -> Role {
-        let is_in = |list: &[String]| list.iter().any(|name| name == login);
-        match uid {
-            0 => Role::Admin,
-            _ if is_in(&self.admins) => Role::Admin,
-            _ if is_in(&self.operators) => Role::Operator,
-            _ => Role::Member,
-        }
+        Self { sign_every: 10 }
     }
 }
 
@@ -401,6 +384,7 @@ impl Config {
             ("tokens.default_days", self.tokens.default_days, 1, 10 * 366),
             ("tokens.max_days", self.tokens.max_days, 1, 10 * 366),
             ("tokens.session_hours", self.tokens.session_hours, 1, 24 * 366),
+            ("audit.sign_every", self.audit.sign_every, 1, 7 * 24 * 60),
             ("gpu.bind_seconds", self.gpu.bind_seconds.unwrap_or(1), 1, 600),
             ("gpu.sanitise_seconds", self.gpu.sanitise_seconds.unwrap_or(1), 1, 24 * 3600),
             ("gateway.max_unauthenticated", count(gateway.max_unauthenticated), 1, MANY),

@@ -1,5 +1,7 @@
 //! Composition root of `gvm serve`: configuration, parts, run until a signal, drain.
 
+pub mod restore;
+
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt};
@@ -44,9 +46,7 @@ pub async fn run(config: Config) -> Result<()> {
     // From here on a signal waits until it can be answered by a clean end.
     let mut signals = Signals::listen()?;
     let state_dir = config.manager.state_dir.clone();
-    std::fs::DirBuilder::new().recursive(true).mode(STATE_MODE).create(&state_dir).with_context(|| {
-        format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display())
-    })?;
+    make_state_dir(&state_dir)?;
     let _lock = take_lock(&state_dir)?;
     let layout = Layout::new(state_dir.clone());
     let store = Store::open(&state_dir.join("gvm.db")).await?;
@@ -70,6 +70,7 @@ pub async fn run(config: Config) -> Result<()> {
     let certificates = https.as_ref().map(|https| Arc::clone(https.certificates()));
     let router = server::router_with(manager.clone(), Peers::new(&config), certificates);
     let reconciler = tokio::spawn(reconciler::run(manager.clone(), woken));
+    manager.spawn_head_signing()?;
     manager.spawn_accelerator_watch();
     manager.spawn_gpu_watch();
     manager.spawn_token_notes();
@@ -97,6 +98,7 @@ pub async fn run(config: Config) -> Result<()> {
             DRAIN.as_secs()
         );
     }
+    manager.sign_or_say().await;
     store.close().await;
     let _ = std::fs::remove_file(&config.manager.socket);
     tracing::info!("stopped");
@@ -122,6 +124,12 @@ fn gpu_options(config: &Config) -> GpuOptions {
     let bind_patience = bind_seconds.map_or(usual.bind_patience, Duration::from_secs);
     let root = root.unwrap_or_else(|| usual.root.clone());
     GpuOptions { managed, boot_displays, nvml, root, bind_patience, ..usual }
+}
+
+fn make_state_dir(state_dir: &Path) -> Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(STATE_MODE).create(state_dir).with_context(|| {
+        format!("cannot make the state directory {}; run as root or change manager.state_dir", state_dir.display())
+    })
 }
 
 /// One manager per state directory.

@@ -5,6 +5,8 @@
 pub mod api;
 #[cfg(feature = "libvirt")]
 pub mod auth;
+#[cfg(feature = "libvirt")]
+pub mod backup;
 pub mod child;
 pub mod cli;
 pub mod config;

@@ -38,8 +38,16 @@ fn serve(service: Service, config: Config) -> anyhow::Result<()> {
     match service {
         #[cfg(feature = "libvirt")]
         Service::Manager => runtime.block_on(gvm::daemon::run(config)),
+        #[cfg(feature = "libvirt")]
+        Service::Restore(args) => {
+            use gvm::daemon::restore::{Restore, run};
+            let (is_check, with_config) = (args.check, args.with_config);
+            runtime.block_on(run(&config, &Restore { from: args.from, is_check, with_config, replace: args.replace }))
+        }
         #[cfg(not(feature = "libvirt"))]
-        Service::Manager => anyhow::bail!("this gvm was built without the manager (cargo feature `libvirt`)"),
+        Service::Manager | Service::Restore(_) => {
+            anyhow::bail!("this gvm was built without the manager (cargo feature `libvirt`)")
+        }
         Service::Gateway => Ok(runtime.block_on(gvm::gateway::run(&config))?),
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 mod access;
+mod audit;
 mod caps;
 mod gpu;
 mod image;
@@ -16,6 +17,7 @@ mod token;
 pub use self::access::{
     AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, SshInfo, Target,
 };
+pub use self::audit::{EntryList, EntryView, HeadView, RecordVerdict, VerifyRecord};
 pub use self::caps::{CapsPatch, CapsView};
 pub use self::gpu::{
     CardLayoutView, CardPlanView, ChangeGpuMode, ChosenGpu, DryRun, ExportedLayout, FitView, GpuFunctionView, GpuList,

@@ -9,7 +9,9 @@
 //! It knows the wire types, the client, the configuration and how names and sizes are parsed. It must not know
 //! the manager: what cannot be had over the API cannot be had here.
 
+pub mod admin;
 mod args;
+mod audit;
 mod caps;
 mod change;
 mod config_file;
@@ -173,8 +175,14 @@ enum Command {
     /// Manage teams and who is in them
     #[command(subcommand)]
     Team(team::TeamCommand),
+    /// See the record of who did what, and verify it
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Check the host for everything that gvm needs
     Doctor(doctor::DoctorArgs),
+    /// Look after the manager itself
+    #[command(subcommand)]
+    Admin(admin::AdminCommand),
     /// Check a configuration file
     CheckConfig(config_file::CheckConfigArgs),
     /// Run the manager
@@ -191,12 +199,14 @@ enum Command {
 }
 
 /// A part of gvm that runs until it is told to stop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum Service {
     /// `gvm serve`
     Manager,
     /// `gvm gateway`
     Gateway,
+    /// `gvm admin restore`
+    Restore(admin::RestoreArgs),
 }
 
 impl Cli {
@@ -211,8 +221,9 @@ impl Cli {
 
     /// The service that is asked for, where it is one.
     pub fn service(&self) -> Option<Service> {
-        match self.command {
+        match &self.command {
             Command::Serve => Some(Service::Manager),
+            Command::Admin(admin::AdminCommand::Restore(args)) => Some(Service::Restore(args.clone())),
             Command::Gateway => Some(Service::Gateway),
             _ => None,
         }
@@ -315,6 +326,11 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Man(args) => return shell::man(&out, &args, Cli::command()),
         _ => {}
     }
+    if let Command::Audit(command) = &cli.command
+        && let Some(done) = audit::offline(&out, command)
+    {
+        return done;
+    }
     let cx = Context { client: manager::client(&cli.global)?, out };
     match cli.command {
         Command::Create(args) => create::run(&cx, *args).await,
@@ -346,7 +362,9 @@ async fn dispatch(cli: Cli, out: Output) -> CliResult {
         Command::Whoami => user::whoami(&cx).await,
         Command::User(command) => user::run(&cx, command).await,
         Command::Team(command) => team::run(&cx, command).await,
+        Command::Audit(command) => audit::run(&cx, command).await,
         Command::Doctor(args) => doctor::run(&cx, &args).await,
+        Command::Admin(command) => admin::run(&cx, command).await,
         Command::CheckConfig(_)
         | Command::Completions(_)
         | Command::Man(_)

@@ -104,7 +104,7 @@ pub struct AddArgs {
 
 /// Options of `user set`.
 #[derive(Debug, Args)]
-#[group(required = true, multiple = true, id = "changes", args = ["role", "full_name", "default_team"])]
+#[group(required = true, multiple = true, id = "changes", args = ["role", "full_name", "default_team", "new_account"])]
 pub struct SetArgs {
     #[command(flatten)]
     user: UserArg,
@@ -117,6 +117,9 @@ pub struct SetArgs {
     /// The team that machines count for where none is named, one of theirs; none for none
     #[arg(long, value_name = "TEAM", value_parser = checked::<TeamName>)]
     default_team: Option<String>,
+    /// The host's account was made anew, or its number is another's by now: learn it at the next sight of their login
+    #[arg(long)]
+    new_account: bool,
 }
 
 fn role_or_host(text: &str) -> Result<String, String> {
@@ -188,7 +191,13 @@ pub async fn run(cx: &Context, command: UserCommand) -> CliResult {
         }
         UserCommand::Set(args) => {
             let default_team = args.default_team.map(|team| Some(team).filter(|team| team != "none"));
-            let body = ChangeUser { name: None, role: args.role, full_name: args.full_name, default_team };
+            let body = ChangeUser {
+                name: None,
+                role: args.role,
+                full_name: args.full_name,
+                default_team,
+                has_new_account: args.new_account,
+            };
             change(cx, &args.user, &body).await
         }
         UserCommand::Rename { user, name } => {
@@ -312,7 +321,8 @@ async fn link(cx: &Context, args: LinkArgs) -> CliResult {
     };
     let body = LinkLogin { provider: provider.to_owned(), subject };
     let linked: LinkLogin = cx.client.post(&format!("{}/logins", args.user.path()), &body).await?;
-    cx.out.result(&linked, || format!("{} logs in as {} {} from now on", args.user.user, linked.provider, linked.subject))
+    cx.out
+        .result(&linked, || format!("{} logs in as {} {} from now on", args.user.user, linked.provider, linked.subject))
 }
 
 async fn rm(cx: &Context, user: &UserArg) -> CliResult {

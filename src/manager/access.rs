@@ -1,21 +1,23 @@
 //! Keys of people, how a machine is reached, and what the SSH gateway asks.
 
+use std::net::{IpAddr, SocketAddr};
+
 use jiff::Timestamp;
 
 use super::revoked::Revoked;
 use super::{Manager, ManagerError, Result, people};
 use crate::auth::peercred::Account;
-use crate::auth::policy::{self, Action, Permit};
+use crate::auth::policy::{Action, Permit};
 use crate::auth::sshkey;
 use crate::model::access::PublicKey;
 use crate::model::event::Outcome;
 use crate::model::id::{KeyId, UserId};
 use crate::model::name::GuestUser;
-use crate::model::principal::{Principal, Role, User};
+use crate::model::principal::{Origin, Principal, Role, User, Via};
 use crate::model::state::VmState;
 use crate::model::vm::Vm;
 pub use crate::store::users::KeyRow;
-use crate::store::{StoreError, audit, commit, users};
+use crate::store::{StoreError, commit, users};
 
 /// Keys of one person.
 const MAX_KEYS: usize = 64;
@@ -57,6 +59,8 @@ pub struct TargetQuestion {
     pub guest_user: Option<GuestUser>,
     /// Terminate mode: the login key is needed.
     pub needs_login_key: bool,
+    /// The key's fingerprint.
+    pub fingerprint: String,
     /// Client's address.
     pub peer: String,
 }
@@ -178,33 +182,6 @@ impl Manager {
         self.put_on_record_with(tx, permit, action, fingerprint, detail).await
     }
 
-    /// Records something that is done within this transaction.
-    pub(super) async fn put_on_record(
-        &self,
-        tx: &mut crate::store::Write,
-        permit: &Permit,
-        action: &str,
-        target: &str,
-    ) -> Result<()> {
-        self.put_on_record_with(tx, permit, action, target, String::new()).await
-    }
-
-    /// The same with what it was in particular.
-    pub(super) async fn put_on_record_with(
-        &self,
-        tx: &mut crate::store::Write,
-        permit: &Permit,
-        action: &str,
-        target: &str,
-        detail: String,
-    ) -> Result<()> {
-        let mut row = Self::pending(permit, action, target.to_owned(), None);
-        row.detail = detail;
-        row.outcome = Outcome::Success;
-        row.finished_at = Some(row.at);
-        Ok(audit::begin(tx, &row, None).await?)
-    }
-
     /// The machine's host key and login, for its owner's SSH client.
     ///
     /// # Errors
@@ -252,8 +229,13 @@ impl Manager {
     ///
     /// # Errors
     /// "Not there" where they may not; a machine that is not up is explained.
-    pub async fn target(&self, _permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
-        let principal = self.principal(question.user.clone()).await?;
+    pub async fn target(&self, permit: &Permit, question: &TargetQuestion) -> Result<GatewayTarget> {
+        let origin = Origin {
+            via: Via::SshKey(question.fingerprint.clone()),
+            address: address_of(&question.peer),
+            request: permit.principal().origin.request,
+        };
+        let principal = self.principal(question.user.clone()).await?.from(origin);
         let asked = self.permit_vm(&principal, Action::VmSsh, &question.vm, false).await;
         let asked = match asked {
             Ok(asked) => asked,
@@ -269,11 +251,8 @@ impl Manager {
         let label = format!("{}.{}", vm.name, details.owner);
         self.explain_unless_up(&vm, if is_own { vm.name.as_str() } else { &label }, &details.state)?;
         let secrets = self.store.secrets(vm.id).await?.ok_or_else(|| ManagerError::not_found("the VM is gone"))?;
-        let mut row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
-        row.actor = policy::actor(&principal);
-        (row.outcome, row.finished_at, row.detail) =
-            (Outcome::Success, Some(row.at), format!("from {}", question.peer));
-        self.store.record(&row).await?;
+        let row = Self::pending(&asked, "vm.ssh", label.clone(), Some(vm.id));
+        self.store.record(&row.ended(Outcome::Success, format!("from {}", question.peer))).await?;
         Ok(GatewayTarget {
             guest_user: question.guest_user.clone().unwrap_or_else(|| vm.spec.guest_user.clone()),
             label,
@@ -316,4 +295,9 @@ impl Manager {
 fn holder(permit: &Permit) -> Result<UserId> {
     let holder = permit.subject().or_else(|| permit.user().map(|user| user.id));
     holder.ok_or_else(|| ManagerError::denied("only a person has keys"))
+}
+
+/// The address of a client, which comes with its port or without.
+pub fn address_of(peer: &str) -> Option<IpAddr> {
+    peer.parse().ok().or_else(|| peer.parse().ok().map(|socket: SocketAddr| socket.ip()))
 }

@@ -82,10 +82,9 @@ impl Manager {
     pub async fn console(&self, permit: &Permit, can_type: bool) -> Result<Console> {
         let vm = self.permitted(permit).await?;
         let console = self.open_console(permit, &vm, can_type).await?;
-        let mut row = Self::pending(permit, "vm.console", self.label(&vm).await?, Some(vm.id));
-        (row.outcome, row.finished_at) = (Outcome::Success, Some(row.at));
-        row.detail = if can_type { "to type" } else { "to look on" }.to_owned();
-        self.store.record(&row).await?;
+        let row = Self::pending(permit, "vm.console", self.label(&vm).await?, Some(vm.id));
+        let why = if can_type { "to type" } else { "to look on" };
+        self.store.record(&row.ended(Outcome::Success, why)).await?;
         Ok(console)
     }
 

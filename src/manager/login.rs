@@ -14,7 +14,6 @@ mod password;
 mod pending;
 mod proven;
 
-use std::net::IpAddr;
 use std::sync::Mutex;
 
 use jiff::Timestamp;
@@ -126,18 +125,18 @@ impl Manager {
         let now = Timestamp::now();
         self.login_failed(origin.address, name, now);
         let shown: String = name.unwrap_or("?").chars().take(64).collect();
-        let from = origin.address.map_or_else(|| "the socket".to_owned(), |address: IpAddr| address.to_string());
         let row = AuditEvent {
             id: OpId::generate(),
             at: now,
             // In brackets, which no name has: a claim, not a person.
             actor: format!("({})", shown.escape_debug()),
+            actor_id: None,
+            origin: origin.clone(),
             action: "login".to_owned(),
             target: provider.map_or("password", Provider::as_str).to_owned(),
             vm: None,
             outcome: Outcome::Denied,
-            detail: format!("from {from}: {why}"),
-            finished_at: Some(now),
+            detail: why.to_owned(),
         };
         if let Err(fault) = self.store.record(&row).await {
             tracing::error!(error = %error::chain(&fault), "cannot put a failed login on the record");

@@ -10,6 +10,7 @@
 //! the store (what should be) and the hypervisor (what is).
 
 pub mod access;
+pub mod backup;
 pub mod boot;
 pub mod change;
 pub mod check;
@@ -23,10 +24,12 @@ pub mod hold;
 pub mod images;
 pub mod login;
 pub mod logins;
+mod look;
 pub mod people;
 pub mod power;
 pub mod profiles;
 pub mod reconciler;
+pub mod record;
 pub mod revoked;
 mod shape;
 pub mod steps;
@@ -50,9 +53,8 @@ use crate::config::Config;
 use crate::gpu::GpuBackend;
 use crate::hypervisor::Hypervisor;
 use crate::image::layout::Layout;
-use crate::model::event::{AuditEvent, Outcome};
 use crate::model::host::{Accelerator, Capacity};
-use crate::model::id::{HostId, OpId, VmId};
+use crate::model::id::{HostId, VmId};
 use crate::model::network::NetworkSpec;
 use crate::model::principal::Principal;
 use crate::model::vm::Vm;
@@ -83,6 +85,7 @@ pub struct Manager {
     layout: Layout,
     host: RwLock<ThisHost>,
     watch: Watch,
+    looks: look::Looks,
     wake: mpsc::Sender<VmId>,
     /// Machines whose guest's SSH server was seen to answer, by the start it belongs to.
     reachable: Mutex<HashMap<VmId, Timestamp>>,
@@ -91,10 +94,13 @@ pub struct Manager {
     /// Machines whose boot is being watched, by the start it belongs to.
     booting: Mutex<HashMap<VmId, Timestamp>>,
     consoles: console::Consoles,
+    /// Held while a backup is put together.
+    backing_up: tokio::sync::Mutex<()>,
     revocations: revoked::Revocations,
     services: login::Services,
     logins: logins::Logins,
     uses: tokens::Uses,
+    record: record::Record,
     gpus: gpus::Gpus,
     /// An image came: the accelerator may be found out with its kernel.
     images_changed: Notify,
@@ -125,14 +131,17 @@ impl Manager {
             hypervisor,
             host: RwLock::new(host),
             watch: Watch::new(),
+            looks: look::Looks::default(),
             wake,
             reachable: Mutex::default(),
             copied: Mutex::default(),
             booting: Mutex::default(),
             consoles: console::Consoles::default(),
+            backing_up: tokio::sync::Mutex::default(),
             revocations: revoked::Revocations::default(),
             logins: logins::Logins::default(),
             uses: tokens::Uses::default(),
+            record: record::Record::default(),
             gpus: gpus::Gpus::new(gpus),
             images_changed: Notify::new(),
             tasks: TaskTracker::new(),
@@ -188,6 +197,7 @@ impl Manager {
 
     /// Asks the reconciler to look at a machine.
     pub fn look_at(&self, vm: VmId) {
+        self.looks.changed();
         // A full queue loses nothing: the tick comes.
         let _ = self.wake.try_send(vm);
     }
@@ -240,41 +250,6 @@ impl Manager {
     async fn label(&self, vm: &Vm) -> Result<String> {
         let owner = self.store.user(vm.owner).await?.map(|user| user.name.to_string());
         Ok(format!("{}.{}", vm.name, owner.unwrap_or_default()))
-    }
-
-    /// Puts a refusal or failure on the record.
-    pub async fn record_refusal(&self, principal: &Principal, action: &str, target: &str, error: &ManagerError) {
-        let now = Timestamp::now();
-        let denied = !matches!(error.kind, Kind::Internal | Kind::Unavailable);
-        let row = AuditEvent {
-            id: OpId::generate(),
-            at: now,
-            actor: policy::actor(principal),
-            action: action.to_owned(),
-            target: target.chars().take(200).collect::<String>().escape_debug().to_string(),
-            vm: None,
-            outcome: if denied { Outcome::Denied } else { Outcome::Failure },
-            detail: error.to_string(),
-            finished_at: Some(now),
-        };
-        if let Err(fault) = self.store.record(&row).await {
-            tracing::error!(%action, error = %error::chain(&fault), "cannot put a refusal on the record");
-        }
-    }
-
-    /// The first half of the record of an accepted change.
-    fn pending(permit: &Permit, action: &str, target: String, vm: Option<VmId>) -> AuditEvent {
-        AuditEvent {
-            id: OpId::generate(),
-            at: Timestamp::now(),
-            actor: permit.actor(),
-            action: action.to_owned(),
-            target,
-            vm,
-            outcome: Outcome::Pending,
-            detail: String::new(),
-            finished_at: None,
-        }
     }
 
     /// Ends all background work and waits for it.

@@ -71,10 +71,13 @@ pub async fn run(manager: Arc<Manager>, mut woken: mpsc::Receiver<VmId>) {
             () = stop.cancelled() => break,
             Some(vm) = woken.recv() => dispatcher.wake(vm),
             Some((vm, again)) = finished.recv() => dispatcher.finished(vm, again),
-            wake = next_event(&mut events) => match wake {
-                Wake::Vm(vm) => dispatcher.wake(vm),
-                Wake::All => dispatcher.wake_all().await,
-            },
+            wake = next_event(&mut events) => {
+                dispatcher.manager.looks.changed();
+                match wake {
+                    Wake::Vm(vm) => dispatcher.wake(vm),
+                    Wake::All => dispatcher.wake_all().await,
+                }
+            }
             _ = tick.tick() => dispatcher.wake_all().await,
             () = sleep_until(next_timer) => dispatcher.fire(),
         }
@@ -192,6 +195,7 @@ pub async fn pass(manager: &Arc<Manager>, id: VmId) -> Result<Option<Timestamp>>
             Looked::AtRest => return Ok(None),
             Looked::Later(at) => return Ok(Some(at)),
             Looked::Did(step) => {
+                manager.looks.changed();
                 let repeats = match &last {
                     Some((before, count)) if *before == step => count + 1,
                     _ => 1,

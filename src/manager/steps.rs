@@ -10,6 +10,7 @@ use crate::image::cloudinit::SeedSpec;
 use crate::image::disk;
 use crate::image::sshkey::SshKey;
 use crate::image::{ImageError, ImageErrorKind, seed};
+use crate::model::event::{AuditEvent, ITSELF, Outcome};
 use crate::model::gpu::LeaseState;
 use crate::model::id::VmId;
 use crate::model::image::{Boot, Image};
@@ -122,11 +123,11 @@ pub async fn execute(manager: &Manager, vm: &Vm, step: &Step) -> Done {
         }
         Step::Expire => {
             manager.watch.tell(vm, "stop", "its lifetime is over");
-            end_by_manager(manager, vm, name, "gvm", "vm.expire", |fresh| fresh.desired = Desired::Stopped).await
+            end_by_manager(manager, vm, name, ITSELF, "vm.expire", |fresh| fresh.desired = Desired::Stopped).await
         }
         Step::Purge => {
             manager.watch.tell(vm, "delete", "the undelete window is over");
-            end_by_manager(manager, vm, name, "gvm", "vm.purge", |fresh| fresh.desired = Desired::Absent).await
+            end_by_manager(manager, vm, name, ITSELF, "vm.purge", |fresh| fresh.desired = Desired::Absent).await
         }
         Step::ApplyCaps(caps) => apply(manager, vm, name, LiveChange::Caps(caps.clone())).await,
         Step::ApplyVcpus(vcpus) => apply(manager, vm, name, LiveChange::Vcpus(*vcpus)).await,
@@ -334,16 +335,10 @@ async fn end_by_manager(
     change(&mut fresh);
     fresh.generation = fresh.generation.next();
     vms::update(&mut tx, &fresh).await.map_err(on_store)?;
-    let row = crate::model::event::AuditEvent {
-        id: crate::model::id::OpId::generate(),
-        at: Timestamp::now(),
+    let row = AuditEvent {
         actor: actor.to_owned(),
-        action: action.to_owned(),
-        target: label,
         vm: Some(vm.id),
-        outcome: crate::model::event::Outcome::Pending,
-        detail: String::new(),
-        finished_at: None,
+        ..AuditEvent::own(Timestamp::now(), action, label, Outcome::Pending)
     };
     audit::begin(&mut tx, &row, Some(fresh.generation)).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)
@@ -360,8 +355,7 @@ async fn forget(manager: &Manager, vm: &Vm, step: &'static str) -> Done {
     // The domain was observed to be gone before this step: the proof on which leases are given up.
     leases::release(&mut tx, vm.id).await.map_err(on_store)?;
     vms::forget(&mut tx, vm.id).await.map_err(on_store)?;
-    let outcome = crate::model::event::Outcome::Success;
-    audit::finish(&mut tx, vm.id, vm.generation, outcome, "", Timestamp::now()).await.map_err(on_store)?;
+    audit::finish(&mut tx, vm.id, vm.generation, Outcome::Success, "", Timestamp::now()).await.map_err(on_store)?;
     commit(tx).await.map_err(on_store)?;
     manager.watch.tell(vm, "gone", "it is gone");
     manager.watch.forget(vm.id);

@@ -6,8 +6,7 @@ use std::time::Duration;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::Caps;
-use crate::model::event::AuditEvent;
-use crate::model::id::{OpId, UserId, VmId};
+use crate::model::id::{UserId, VmId};
 use crate::model::name::UserName;
 use crate::model::state::{Observed, VmState};
 use crate::model::vm::Vm;
@@ -89,7 +88,7 @@ impl Manager {
         };
         let filter = VmFilter { owner, with_deleted: request.with_deleted, limit: request.limit };
         let observe_all = async {
-            match tokio::time::timeout(LOOK, self.hypervisor.observe_all()).await {
+            match tokio::time::timeout(LOOK, self.looks.all(&*self.hypervisor)).await {
                 Ok(observed) => observed.map_err(|e| e.to_string()),
                 Err(_) => Err(silent(LOOK)),
             }
@@ -97,8 +96,8 @@ impl Manager {
         let (rows, observed) = tokio::join!(self.store.vms(filter), observe_all);
         let rows = rows?;
         let owners = self.owners_of(permit, &rows).await?;
-        let mut observed: HashMap<VmId, Observed> = match observed {
-            Ok(all) => all.into_iter().collect(),
+        let observed = match observed {
+            Ok(all) => all,
             Err(why) => {
                 let why = Observed::Unknown(why);
                 let describe = |vm: Vm| {
@@ -110,8 +109,8 @@ impl Manager {
         };
         let describe = |vm: Vm| {
             let owner = owners.get(&vm.owner).map(ToString::to_string).unwrap_or_default();
-            let seen = observed.remove(&vm.id).unwrap_or(Observed::Missing);
-            self.describe(vm, owner, &seen)
+            let seen = observed.get(&vm.id).unwrap_or(&Observed::Missing);
+            self.describe(vm, owner, seen)
         };
         Ok(rows.into_iter().map(describe).collect())
     }
@@ -122,7 +121,7 @@ impl Manager {
         if let Some(user) = own {
             return Ok(HashMap::from([(user.id, user.name.clone())]));
         }
-        Ok(self.store.owner_names(None).await?)
+        Ok(self.store.owner_names().await?)
     }
 
     fn describe(&self, vm: Vm, owner: String, observed: &Observed) -> VmDetails {
@@ -153,27 +152,6 @@ impl Manager {
             is_accelerated,
             vm,
         }
-    }
-
-    /// One operation, of the one who asks or with a permit for everybody's.
-    ///
-    /// # Errors
-    /// Not there and not yours are the same.
-    pub async fn operation(&self, permit: &Permit, id: OpId) -> Result<AuditEvent> {
-        let row = self.store.audit_event(id).await?;
-        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
-        row.filter(|row| sees_all || row.actor == permit.actor())
-            .ok_or_else(|| ManagerError::not_found(format!("there is no operation {id}")))
-    }
-
-    /// The newest operations, of the one who asks or with a permit for everybody's.
-    ///
-    /// # Errors
-    /// Where the store fails.
-    pub async fn operations(&self, permit: &Permit, limit: u32) -> Result<Vec<AuditEvent>> {
-        let sees_all = permit.action() == crate::auth::policy::Action::AuditSeeAll;
-        let actor = (!sees_all).then(|| permit.actor());
-        Ok(self.store.audit_events(actor.as_deref(), limit).await?)
     }
 
     /// The last lines of a machine's serial line.

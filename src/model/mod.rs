@@ -21,6 +21,7 @@ pub mod pci;
 pub mod principal;
 pub mod profile;
 pub mod quota;
+pub mod record;
 pub mod secret;
 pub mod state;
 pub mod token;

@@ -31,9 +31,55 @@ impl<T> fmt::Debug for Secret<T> {
     }
 }
 
+/// Shortest word that is taken for a token; all names of ours are shorter or do not begin like one.
+const TOKEN_LENGTH: usize = 24;
+
+/// A text of a stranger without what looks like a secret: tokens of gvm, and private keys with all behind them. For what
+/// is kept of requests that were refused, where such things stand in the wrong place.
+pub fn without_secrets(text: &str) -> String {
+    let (text, has_key) = match text.split_once("-----BEGIN ") {
+        Some((before, _)) => (before, true),
+        None => (text, false),
+    };
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+    let is_token = |word: &str| {
+        let is_ours = word.split_once('_').is_some_and(|(start, _)| start.starts_with("gvm") && start.len() <= 6);
+        word.len() >= TOKEN_LENGTH && is_ours
+    };
+    let mut kept = String::with_capacity(text.len());
+    let mut rest = text;
+    while !rest.is_empty() {
+        let end = rest.find(|c| !is_word(c)).unwrap_or(rest.len());
+        let (word, after) = rest.split_at(end);
+        kept.push_str(if is_token(word) { "<secret>" } else { word });
+        let between = after.find(is_word).unwrap_or(after.len());
+        let (other, next) = after.split_at(between);
+        kept.push_str(other);
+        rest = next;
+    }
+    if has_key {
+        kept.push_str("<secret>");
+    }
+    kept
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_looks_like_a_secret_is_not_kept() {
+        for (text, kept) in [
+            ("there is no VM \"dev.eve\"", "there is no VM \"dev.eve\""),
+            ("gvm_0123456789abcdefghijklmn", "<secret>"),
+            ("?token=gvmt_0123456789abcdefghij-xyz&a=ü", "?token=<secret>&a=ü"),
+            ("gvm_short", "gvm_short"),
+            ("key -----BEGIN OPENSSH PRIVATE KEY-----\nabc", "key <secret>"),
+            ("", ""),
+        ] {
+            assert_eq!(without_secrets(text), kept, "{text}");
+        }
+    }
 
     #[test]
     fn debug_shows_nothing_of_it() {

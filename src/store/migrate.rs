@@ -24,6 +24,7 @@ fn all() -> Vec<Migration> {
         (5, "gpu_health", include_str!("../../migrations/0005_gpu_health.sql")),
         (6, "people", include_str!("../../migrations/0006_people.sql")),
         (7, "tokens", include_str!("../../migrations/0007_tokens.sql")),
+        (8, "audit", include_str!("../../migrations/0008_audit.sql")),
         (10, "identities", include_str!("../../migrations/0010_identities.sql")),
     ];
     numbered
@@ -32,6 +33,11 @@ fn all() -> Vec<Migration> {
             Migration::new(number, Cow::Borrowed(name), MigrationType::Simple, SqlStr::from_static(sql), false)
         })
         .collect()
+}
+
+/// The newest version that this gvm knows.
+pub fn newest() -> i64 {
+    all().iter().map(|migration| migration.version).max().unwrap_or_default()
 }
 
 /// Applies what is missing.

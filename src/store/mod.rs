@@ -5,11 +5,13 @@
 //! ever held over a call of libvirt, a child process or the network.
 
 pub mod audit;
+pub mod backup;
 pub mod gpus;
 pub mod identities;
 pub mod images;
 pub mod leases;
 pub mod migrate;
+pub mod record;
 pub mod teams;
 pub mod tokens;
 pub mod users;
@@ -121,6 +123,10 @@ impl Store {
         if sound != "ok" {
             let why = format!("it is damaged ({sound}); move it away and restore it from a backup");
             return Err(StoreError::Open { path: path.to_owned(), why, source: sqlx::Error::RowNotFound });
+        }
+        let carried = record::carry::carry_over(&writer).await?;
+        if carried > 0 {
+            tracing::info!(carried, "the record has a chain from now on; what was written before is its beginning");
         }
         // A file that cannot be written is opened all the same; better told now than at the first request.
         sqlx::query("UPDATE meta SET body = body WHERE 0").execute(&writer).await.map_err(failed)?;

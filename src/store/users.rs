@@ -216,16 +216,12 @@ impl Store {
         row.as_ref().map(user).transpose()
     }
 
-    /// Names by id of all who have machines, or of one person.
+    /// Names by id of all who have machines.
     ///
     /// # Errors
     /// [`StoreError::Sql`].
-    pub async fn owner_names(&self, only: Option<UserId>) -> Result<std::collections::HashMap<UserId, UserName>> {
-        let sql = match only {
-            Some(_) => "SELECT id, name FROM users WHERE id = $1",
-            None => "SELECT id, name FROM users WHERE id IN (SELECT owner_id FROM vms)",
-        };
-        let query = sqlx::query(sql).bind(only.map(|id| id.to_string()));
+    pub async fn owner_names(&self) -> Result<std::collections::HashMap<UserId, UserName>> {
+        let query = sqlx::query("SELECT id, name FROM users WHERE id IN (SELECT owner_id FROM vms)");
         let rows = query.fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
         rows.iter().map(|row| Ok((parsed(row, "id")?, parsed(row, "name")?))).collect()
     }

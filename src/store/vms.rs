@@ -249,6 +249,20 @@ pub async fn update(tx: &mut Write, vm: &Vm) -> Result<()> {
     .map_err(or_taken("the name"))
 }
 
+/// A machine is to be off, and whatever was under way with it is over: what is wanted of it is decided anew.
+///
+/// # Errors
+/// [`StoreError::Sql`].
+pub async fn rest(tx: &mut Write, id: VmId) -> Result<()> {
+    let Some(vm) = read(tx, id).await? else { return Ok(()) };
+    if vm.desired == Desired::Absent {
+        return Ok(());
+    }
+    let generation = Generation(vm.generation.0.saturating_add(1));
+    let rested = Vm { desired: Desired::Stopped, generation, restart_requested: None, started_at: None, ..vm };
+    update(tx, &rested).await
+}
+
 /// Forgets a machine; to be called only when nothing of it is left on the host.
 ///
 /// # Errors

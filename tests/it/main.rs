@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
+mod backup;
 mod cli;
 mod e2e;
 mod gateway;
@@ -17,4 +18,5 @@ mod people;
 mod profiles;
 mod reconcile;
 mod reconcile_random;
+mod record;
 mod support;

@@ -18,7 +18,7 @@ use crate::manager::images::{ImageRow, ImportWords};
 use crate::manager::view::VmDetails;
 use crate::manager::watch::Told;
 use crate::model::caps::{Caps, CapsChange};
-use crate::model::event::AuditEvent;
+use crate::model::event::Operation;
 use crate::model::gpu::GpuRequest;
 use crate::model::image::{Boot, DiskFormat};
 use crate::model::profile::Profile;
@@ -206,7 +206,7 @@ pub fn vm(details: VmDetails) -> VmView {
     }
 }
 
-pub fn operation(row: AuditEvent) -> OperationView {
+pub fn operation(row: Operation) -> OperationView {
     OperationView {
         id: row.id.to_string(),
         at: time(row.at),

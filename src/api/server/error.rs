@@ -5,6 +5,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::api::error::{ErrorBody, ErrorCode};
 use crate::manager::{Kind, ManagerError, error};
+use crate::model::secret::without_secrets;
 
 /// An error of a handler.
 #[derive(Debug)]
@@ -31,15 +32,20 @@ const fn code(kind: Kind) -> ErrorCode {
     }
 }
 
+/// For the log: what was asked for is quoted in it, and may be a secret in the wrong place.
+fn chain(error: &ManagerError) -> String {
+    without_secrets(&error::chain(error))
+}
+
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let code = code(self.0.kind);
         let request_id = super::REQUEST.try_with(|id| *id).unwrap_or_else(|_| uuid::Uuid::now_v7()).to_string();
         match code {
             ErrorCode::Internal | ErrorCode::Unavailable => {
-                tracing::error!(%request_id, error = %error::chain(&self.0), "a request failed");
+                tracing::error!(%request_id, error = %chain(&self.0), "a request failed");
             }
-            _ => tracing::debug!(%request_id, error = %error::chain(&self.0), "a request was refused"),
+            _ => tracing::debug!(%request_id, error = %chain(&self.0), "a request was refused"),
         }
         let retry_after = match self.0.kind {
             Kind::TooMuch { retry_after } => Some(retry_after),

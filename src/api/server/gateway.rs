@@ -8,9 +8,10 @@ use super::{Body, Caller, Shared, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{AnnounceGateway, GatewayMode, GatewayView, Identified, Identify, ResolveTarget, Target};
 use crate::auth::policy::Action;
+use crate::auth::sshkey;
 use crate::manager::ManagerError;
-use crate::manager::access::{GatewayFacts, TargetQuestion};
-use crate::model::principal::{Principal, User};
+use crate::manager::access::{GatewayFacts, TargetQuestion, address_of};
+use crate::model::principal::{Origin, Principal, User, Via};
 
 /// The port of a guest's SSH server.
 const SSH_PORT: u16 = 22;
@@ -59,16 +60,19 @@ pub async fn target(
 ) -> Result<Json<Target>, ApiError> {
     let permit = caller.permit(Action::GatewayAsk)?;
     let key = convert::parse(&body.public_key)?;
+    let fingerprint = sshkey::fingerprint(&key);
     let guest_user = body.guest_user.as_deref().map(convert::parse).transpose()?;
     let user = shared.manager.identify(&permit, &key).await?;
     if !is_member(&shared, &user).await? {
         let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
             .hint("ask your administrator");
-        shared.manager.record_refusal(&Principal::of(user), "vm.ssh", &body.vm, &denied).await;
+        let origin =
+            Origin { via: Via::SshKey(fingerprint), address: address_of(&body.peer), request: caller.0.origin.request };
+        shared.manager.record_refusal(&Principal::of(user).from(origin), "vm.ssh", &body.vm, &denied).await;
         return Err(denied.into());
     }
     let needs_login_key = body.mode == GatewayMode::Terminate;
-    let question = TargetQuestion { user, vm: body.vm, guest_user, needs_login_key, peer: body.peer };
+    let question = TargetQuestion { user, vm: body.vm, guest_user, needs_login_key, fingerprint, peer: body.peer };
     let target = shared.manager.target(&permit, &question).await?;
     Ok(Json(Target {
         vm_id: target.vm.id.to_string(),

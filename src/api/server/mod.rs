@@ -2,10 +2,13 @@
 //! DTOs, and decides nothing.
 
 mod access;
+mod admin;
+mod audit;
 mod bearer;
 mod convert;
 mod convert_gpu;
 mod cookie;
+mod document;
 mod error;
 mod gateway;
 mod gpus;
@@ -294,8 +297,6 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))
-        .routes(routes!(tokens::list, tokens::create))
-        .routes(routes!(tokens::revoke))
         .routes(routes!(users::list, users::add))
         .routes(routes!(users::show, users::change, users::remove))
         .routes(routes!(users::suspend))
@@ -307,19 +308,28 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(teams::show, teams::change, teams::remove))
         .routes(routes!(teams::members))
         .routes(routes!(teams::add_member, teams::remove_member))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::revoke))
         .routes(routes!(gateway::view))
         .routes(routes!(gateway::identify))
         .routes(routes!(gateway::target))
         .routes(routes!(gateway::announce))
-        .routes(routes!(system::operations))
-        .routes(routes!(system::operation))
+        .routes(routes!(audit::operations))
+        .routes(routes!(audit::operation))
+        .routes(routes!(audit::list))
+        .routes(routes!(audit::export))
+        .routes(routes!(audit::head))
+        .routes(routes!(audit::verify))
         .routes(routes!(system::doctor))
         .routes(routes!(system::version))
+        .routes(routes!(admin::backup))
 }
 
 /// The OpenAPI 3.1 document as JSON.
 pub fn openapi() -> String {
-    routes().into_openapi().to_pretty_json().unwrap_or_default()
+    let mut document = routes().into_openapi();
+    document::complete(&mut document);
+    document.to_pretty_json().unwrap_or_default()
 }
 
 /// The whole API, where there is no HTTPS.
@@ -333,7 +343,8 @@ pub fn router_with(manager: Arc<Manager>, peers: Peers, certificates: Option<Arc
     let (https, socket) = (&limits.https, limits.manager.requests_per_second);
     let rates = RateLimits { address: https.requests_per_second, person: https.person_requests_per_second, socket };
     let shared = Shared { rates: Rates::new(rates), manager, peers, certificates };
-    let (router, document) = routes().split_for_parts();
+    let (router, mut document) = routes().split_for_parts();
+    document::complete(&mut document);
     let document = Arc::new(document);
     let spec = move || async move { axum::Json((*document).clone()) };
     router

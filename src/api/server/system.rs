@@ -1,4 +1,4 @@
-//! Operations, the doctor, versions.
+//! The doctor, versions.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,46 +6,11 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Caller, Path, Query, Shared, convert};
+use super::{Caller, Query, Shared, convert};
 use crate::api::error::ErrorBody;
-use crate::api::types::{DoctorReport, OperationList, OperationView, VersionView};
+use crate::api::types::{DoctorReport, VersionView};
 use crate::auth::policy::Action;
 use crate::model::name::ProfileName;
-
-/// Rows where none are asked for, and at most.
-const LIMIT: (u32, u32) = (50, 1000);
-
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-pub struct OperationQuery {
-    /// At most so many.
-    limit: Option<u32>,
-}
-
-/// The newest operations: the caller's own, everybody's for operators.
-#[utoipa::path(get, path = "/v1/operations", params(OperationQuery), responses((status = 200, body = OperationList), (status = 403, body = ErrorBody)))]
-pub async fn operations(
-    State(shared): State<Shared>,
-    caller: Caller,
-    Query(query): Query<OperationQuery>,
-) -> Result<Json<OperationList>, ApiError> {
-    let permit = caller.permit_widest(Action::AuditSeeAll, Action::AuditSee)?;
-    let (usual, most) = LIMIT;
-    let rows = shared.manager.operations(&permit, query.limit.unwrap_or(usual).min(most)).await?;
-    Ok(Json(OperationList { operations: rows.into_iter().map(convert::operation).collect() }))
-}
-
-/// One operation.
-#[utoipa::path(get, path = "/v1/operations/{id}", params(("id" = String, Path)),
-    responses((status = 200, body = OperationView), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
-pub async fn operation(
-    State(shared): State<Shared>,
-    caller: Caller,
-    Path(id): Path<String>,
-) -> Result<Json<OperationView>, ApiError> {
-    let permit = caller.permit_widest(Action::AuditSeeAll, Action::AuditSee)?;
-    Ok(Json(convert::operation(shared.manager.operation(&permit, convert::parse(&id)?).await?)))
-}
 
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

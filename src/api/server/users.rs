@@ -157,8 +157,10 @@ pub async fn change(
             role: body.role.as_deref().map(role_change).transpose()?,
             full_name: convert::parse_opt(body.full_name.as_ref())?,
             default_team: body.default_team.as_ref().map(|team| convert::parse_opt(team.as_ref())).transpose()?,
+            has_new_account: body.has_new_account,
         };
-        if let (Some(uid), Some(name)) = (person.row.uid, &change.name) {
+        let uid = person.row.uid.filter(|_| !change.has_new_account);
+        if let (Some(uid), Some(name)) = (uid, &change.name) {
             follows_host(&shared, uid, name.as_str()).await?;
         }
         shared.manager.change_user(&permit, &change).await?;

@@ -143,6 +143,9 @@ pub struct ChangeUser {
     #[serde(deserialize_with = "given", skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
     pub default_team: Option<Option<String>>,
+    /// The host's account was made anew: its number is learned at its next sight.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub has_new_account: bool,
 }
 
 /// Request to put a person out of use.

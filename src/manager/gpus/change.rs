@@ -10,9 +10,8 @@ use super::steps::{GivenBack, add_former, give_back, why, withhold, withhold_stu
 use crate::auth::policy::Permit;
 use crate::gpu::BindError;
 use crate::model::card::Card;
-use crate::model::event::{AuditEvent, Outcome};
+use crate::model::event::Outcome;
 use crate::model::gpu::GpuId;
-use crate::model::id::OpId;
 use crate::model::inventory::{KnownGpu, Shape, Withheld};
 use crate::plan::inventory::{Entry, functions, functions_of, obstacles};
 use crate::store::gpus::Decision;
@@ -228,19 +227,8 @@ impl Manager {
     }
 
     pub(super) async fn record_gpu(&self, permit: &Permit, action: &str, row: &KnownGpu, detail: String) -> Result<()> {
-        let now = Timestamp::now();
-        let event = AuditEvent {
-            id: OpId::generate(),
-            at: now,
-            actor: permit.actor(),
-            action: action.to_owned(),
-            target: format!("{} ({})", row.identity.address, row.model),
-            vm: None,
-            outcome: Outcome::Success,
-            detail,
-            finished_at: Some(now),
-        };
-        Ok(self.store.record(&event).await?)
+        let event = Self::pending(permit, action, super::health::label(row), None);
+        Ok(self.store.record(&event.ended(Outcome::Success, detail)).await?)
     }
 
     /// Looks, and puts back what is left of machines that are gone.

@@ -22,7 +22,7 @@ use crate::model::card::kernel_log::{LogMark, LogReader};
 use crate::model::card::{Card, CardFinding, CardFindingKind};
 use crate::model::event::{AuditEvent, Outcome};
 use crate::model::gpu::{GpuId, LeaseState, Partition};
-use crate::model::id::{OpId, VmId};
+use crate::model::id::VmId;
 use crate::model::inventory::{KnownGpu, Withheld};
 use crate::model::pci::PciAddress;
 use crate::model::state::Observed;
@@ -31,9 +31,6 @@ use crate::plan::health::{Tally, Told, Verdict, objections, verdict, with_sign};
 use crate::plan::inventory::{Entry, functions_of};
 use crate::store::gpus::Decision;
 use crate::store::{Write, audit, commit, gpus, write_meta};
-
-/// Who decides where nobody asked for it.
-pub(super) const ITSELF: &str = "gvm";
 
 /// Name of the value that says how far the log was taken in.
 const MARK: &str = "kernel-log";
@@ -80,18 +77,12 @@ pub(super) fn own_record(
     outcome: Outcome,
     detail: impl Into<String>,
 ) -> AuditEvent {
-    let now = Timestamp::now();
-    AuditEvent {
-        id: OpId::generate(),
-        at: now,
-        actor: ITSELF.to_owned(),
-        action: action.to_owned(),
-        target: format!("{} ({})", row.identity.address, row.model),
-        vm,
-        outcome,
-        detail: detail.into(),
-        finished_at: Some(now),
-    }
+    AuditEvent { vm, ..AuditEvent::own(Timestamp::now(), action, label(row), outcome) }.ended(outcome, detail)
+}
+
+/// A card in the record.
+pub(super) fn label(row: &KnownGpu) -> String {
+    format!("{} ({})", row.identity.address, row.model)
 }
 
 /// Takes a card out of service, on the record; its row must be read under the same lock.

@@ -33,7 +33,9 @@ impl Manager {
     fn full_subject(&self, provider: Provider, subject: &str) -> Result<String> {
         let is_usable = !subject.is_empty() && subject.len() <= MAX_WORD && !subject.chars().any(char::is_control);
         if !is_usable {
-            return Err(ManagerError::invalid("that can be no login: it is empty, too long, or has control characters"));
+            return Err(ManagerError::invalid(
+                "that can be no login: it is empty, too long, or has control characters",
+            ));
         }
         let login = &self.config.login;
         match (provider, &login.oidc, &login.ldap) {

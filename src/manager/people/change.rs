@@ -39,6 +39,9 @@ pub struct UserChange {
     pub full_name: Option<Line>,
     /// Another default team, or none.
     pub default_team: Option<Option<TeamName>>,
+    /// The host's account was made anew, or belongs to another by now: the known number is forgotten, and the account
+    /// of their name is theirs from its next sight on.
+    pub has_new_account: bool,
 }
 
 impl Manager {
@@ -77,6 +80,10 @@ impl Manager {
             };
             told.push(format!("default team {}", team.as_ref().map_or("none", TeamName::as_str)));
         }
+        if change.has_new_account {
+            expect_account(&mut row)?;
+            told.push("new account of the host".to_owned());
+        }
         let after = self.role_of(&row);
         if after < before && is_oneself(permit, row.user.id) {
             return Err(ManagerError::denied("you cannot take your own role away").hint("another administrator can"));
@@ -84,7 +91,10 @@ impl Manager {
         users::update(&mut tx, &row).await?;
         self.put_on_record_with(&mut tx, permit, "user.change", old_name.as_str(), told.join(", ")).await?;
         commit(tx).await?;
-        if after < before {
+        if change.has_new_account {
+            // What the old account has open is no more theirs than it is.
+            self.revocations.tell(Revoked::User(row.user.id));
+        } else if after < before {
             self.revocations.tell(Revoked::Rights(row.user.id));
         }
         Ok(())
@@ -192,6 +202,20 @@ fn set_role(row: &mut UserRow, change: RoleChange) -> Result<()> {
         _ if row.uid == Some(0) => return Err(is_root("given another role")),
         RoleChange::Set(role) => (row.user.role, row.role_source) = (role, RoleSource::Set),
         RoleChange::Host => (row.user.role, row.role_source) = (Role::Member, RoleSource::Host),
+    }
+    Ok(())
+}
+
+fn expect_account(row: &mut UserRow) -> Result<()> {
+    if row.uid == Some(0) {
+        return Err(is_root("given another account"));
+    }
+    if row.is_service {
+        return Err(ManagerError::conflict(format!("{} is a service account: it has none of the host", row.user.name)));
+    }
+    (row.uid, row.awaits_account) = (None, true);
+    if row.role_source == RoleSource::Host {
+        row.user.role = Role::Member;
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
 
 use gvm::manager::gpus::GpuRow;
 use gvm::model::card::{Card, NvmlFacts, RecoveryAction, RemappedRows};
-use gvm::model::event::{AuditEvent, Outcome};
+use gvm::model::event::{Operation, Outcome};
+use gvm::store::audit::Whose;
 
 use super::*;
 
@@ -20,8 +21,8 @@ pub(super) async fn state(life: &Life, address: &str) -> GpuState {
 
 /// What gvm itself did to cards, oldest first: action, outcome, detail.
 pub(super) async fn records(life: &Life) -> Vec<(String, Outcome, String)> {
-    let rows = life.store.audit_events(Some("gvm"), 1000).await.unwrap();
-    let told = |row: AuditEvent| (row.action, row.outcome, row.detail);
+    let rows = life.store.operations(Whose::Named("gvm"), 1000).await.unwrap();
+    let told = |row: Operation| (row.action, row.outcome, row.detail);
     let mut all: Vec<_> = rows.into_iter().filter(|row| row.action.starts_with("gpu.")).map(told).collect();
     all.reverse();
     all
@@ -83,7 +84,7 @@ async fn a_card_off_the_bus_goes_to_no_machine_until_it_is_readmitted() {
     life.crash().await;
     let life = world.live().await;
     assert_eq!((state(&life, CARD).await, actions(&life).await.len()), (GpuState::Free, 1));
-    let admins = life.store.audit_events(Some("root"), 10).await.unwrap();
+    let admins = life.store.operations(Whose::Everybody, 50).await.unwrap();
     assert!(admins.iter().any(|row| row.action == "gpu.readmit" && row.detail == "readmitted after its self-test"));
     // What comes after that counts, in this boot and in the next, whose numbers begin anew.
     world.gpus.log(LOST);

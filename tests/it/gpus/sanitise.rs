@@ -2,6 +2,7 @@
 
 use gvm::model::card::history::SanitiseWay;
 use gvm::model::event::Outcome;
+use gvm::store::audit::Whose;
 use gvm::store::leases;
 
 use super::health::{REMAP, actions, heard, records, running, shown, state, stopped};
@@ -36,7 +37,7 @@ async fn what_was_done_between_two_machines_is_on_the_record() {
     assert_eq!(last(&life).await, "command (/opt/scrub)");
     let all = records(&life).await;
     assert!(all.iter().all(|(action, outcome, _)| action == "gpu.sanitise" && *outcome == Outcome::Success), "{all:?}");
-    let rows = life.store.audit_events(Some("gvm"), 10).await.unwrap();
+    let rows = life.store.operations(Whose::Named("gvm"), 10).await.unwrap();
     assert_eq!(rows.iter().filter(|row| row.vm == Some(vm)).count(), 1, "with the machine that had it");
 }
 

@@ -11,6 +11,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("telemetry", &[]),
     // A leaf: it runs programs with a deadline and knows nothing else, so that adapters may share it.
     ("child", &[]),
+    // The form of a backup: a leaf.
+    ("backup", &[]),
     // Another: every listener counts its connections by it.
     ("gate", &["model"]),
     // Adapters: never each other.
@@ -22,7 +24,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("gpu", &["model", "child"]),
     // A login of the host is judged by a helper of our own, a child.
     ("auth", &["model", "config", "child"]),
-    ("manager", &["model", "plan", "config", "store", "hypervisor", "host", "image", "network", "gpu", "auth"]),
+    (
+        "manager",
+        &["backup", "model", "plan", "config", "store", "hypervisor", "host", "image", "network", "gpu", "auth"],
+    ),
     // The wire, and what stands on it.
     ("api", &[]),
     ("api::error", &[]),
@@ -38,7 +43,10 @@ const LAYERS: &[(&str, &[&str])] = &[
     // The child mode: started by the manager, it does what gpu says and knows nobody.
     ("helper", &["gpu", "model"]),
     // Composition.
-    ("daemon", &["api::server", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"]),
+    (
+        "daemon",
+        &["api::server", "backup", "auth", "config", "gpu", "host", "hypervisor", "image", "manager", "model", "store"],
+    ),
     ("main", &["cli", "config", "daemon", "gateway", "helper", "telemetry"]),
     ("lib", &[]),
 ];
@@ -61,12 +69,14 @@ const CRATES: &[(&[&str], &[&str])] = &[
     (&["rustls", "tokio_rustls"], &["api/server", "api/client", "auth/ldap"]),
     (&["hyper", "hyper_util", "tower_service", "rcgen", "webpki_roots", "governor"], &["api/server"]),
     (&["hadris_iso"], &["image/seed.rs"]),
-    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs"]),
+    // Making SSH keys; signing heads of the record, and verifying them without a manager.
+    (&["aws_lc_rs"], &["image/sshkey.rs", "auth/random.rs", "auth/headkey.rs", "model/record/head.rs"]),
     (&["serde_saphyr"], &["image/user_data.rs", "model/gpu/layout"]),
     (&["clap", "clap_complete", "clap_mangen", "comfy_table", "indicatif", "anstream", "anstyle"], &["cli"]),
     (&["tracing_subscriber"], &["telemetry.rs"]),
     (&["sd_notify"], &["daemon.rs", "gateway"]),
-    (&["anyhow"], &["daemon.rs", "main.rs"]),
+    (&["anyhow"], &["daemon.rs", "daemon", "main.rs"]),
+    (&["tar"], &["backup"]),
 ];
 
 fn said(source: &Source, line: usize, what: &str) -> String {

@@ -6,11 +6,13 @@ mod dependencies;
 mod doctor;
 mod documents;
 mod forgotten;
+mod hidden;
 mod layering;
 mod leases;
 mod openapi;
 mod peers;
 mod policy;
+mod record;
 mod source;
 mod store_faults;
 

@@ -7,6 +7,7 @@ use axum::extract::ConnectInfo;
 use gvm::api::server::{self, Peer};
 use gvm::auth::peercred::Peers;
 use gvm::config::Config;
+use gvm::store::audit::Whose;
 use reqwest::{Client, Method, Response};
 use serde_json::{Value, json};
 use tokio::net::UnixListener;
@@ -81,7 +82,7 @@ impl House {
 
     /// The newest lines of the record about logins: actor, outcome, detail.
     pub async fn record(&self) -> Vec<(String, String, String)> {
-        let rows = self.life.store.audit_events(None, 200).await.unwrap();
+        let rows = self.life.store.operations(Whose::Everybody, 200).await.unwrap();
         let rows = rows.into_iter().filter(|row| row.action == "login");
         rows.map(|row| (row.actor, row.outcome.as_str().to_owned(), row.detail)).collect()
     }

@@ -23,6 +23,13 @@ async fn the_hosts_account_of_the_name_is_theirs_once() {
     let error = house.seen(1001, "anna").await.unwrap_err();
     assert_eq!(error.kind, Kind::Denied, "another number of the same name inherits nothing");
 
+    // Made anew, with an administrator's word.
+    house.ok(ROOT, "PATCH", "/v1/users/anna", json!({"has_new_account": true})).await;
+    assert_eq!(house.last_record().await, "root user.change anna success: new account of the host");
+    assert_eq!(house.id_seen(1001, "anna").await, anna.id);
+    let stranger = house.id_seen(1000, "carl").await;
+    assert_ne!(stranger, anna.id, "who got her old number gets nothing of hers");
+
     // A service account has none, and neither has who came at the first sight.
     house.ok(ROOT, "POST", "/v1/users", json!({"name": "ci-build", "is_service": true})).await;
     assert!(house.seen(1002, "ci-build").await.is_err());
@@ -92,6 +99,7 @@ async fn somebody_is_renamed_while_they_are_logged_in() {
         vm: "dev".to_owned(),
         guest_user: None,
         needs_login_key: false,
+        fingerprint: String::new(),
         peer: "192.0.2.1".to_owned(),
     };
     let target = house.life.manager.target(&gateway, &question).await;

@@ -18,6 +18,7 @@ use gvm::model::event::Outcome;
 use gvm::model::gpu::GpuLease;
 use gvm::model::id::VmId;
 use gvm::model::quota::Quota;
+use gvm::model::record::check::Heads;
 use gvm::model::state::{Observed, Power, WhyPaused};
 use gvm::model::units::{Mib, Seconds};
 use gvm::model::vm::{Desired, Vm};
@@ -412,6 +413,7 @@ impl Stage {
         let record = self.life().manager.operations(&permit, 10_000).await.unwrap();
         let open: Vec<_> = record.iter().filter(|row| row.outcome == Outcome::Pending).collect();
         assert!(open.is_empty(), "records without an end: {open:?}");
+        self.life().store.verify_record(&Heads::default()).await.unwrap().unwrap();
     }
 }
 

@@ -38,7 +38,7 @@ fn traces(site: &Site, vm: &VmView) -> Vec<String> {
             left.push(format!("row of {table}"));
         }
     }
-    let open = format!("SELECT count(*) FROM audit WHERE outcome = 'pending' AND vm_id = '{}'", vm.id);
+    let open = format!("SELECT count(*) FROM record_pending WHERE vm_id = '{}'", vm.id);
     for _ in 0..rows(site, &open) {
         left.push("record without an end".to_owned());
     }
@@ -84,7 +84,7 @@ pub fn assert_bare(site: &Site) {
     );
     assert_eq!(left.text(), "", "no machine is there, but this");
     let sql = "SELECT (SELECT count(*) FROM vms) + (SELECT count(*) FROM vm_secrets) + (SELECT count(*) FROM gpu_leases) \
-               + (SELECT count(*) FROM audit WHERE outcome = 'pending')";
+               + (SELECT count(*) FROM record_pending)";
     assert_eq!(rows(site, sql), 0, "rows are left");
 }
 

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Requests made up from the API's own description, thousands of them, against a manager that is full of other people's
+# things, with a member's token: no answer may be a fault of the manager (5xx), differ from the description, or tell
+# anything of another's.
+#
+#   fuzz-api.sh [SECONDS]     for so long (300)
+#   fuzz-api.sh --check       for half a minute
+#
+# In a private host, over HTTPS. schemathesis makes the requests. The last line is one JSON object.
+set -euo pipefail
+root=$(dirname "$(dirname "$(readlink -f "$0")")")
+# shellcheck source-path=SCRIPTDIR source=lib/log.sh
+. "$root/scripts/lib/log.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/setup.sh
+. "$root/scripts/lib/setup.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/private.sh
+. "$root/scripts/lib/private.sh"
+# shellcheck source-path=SCRIPTDIR source=lib/bench.sh
+. "$root/scripts/lib/bench.sh"
+
+seconds=300
+case ${1:-} in
+  '') ;;
+  --check) seconds=30 ;;
+  *[!0-9]*)
+    sed -n '2,/^set -e/{/^#/s/^# \{0,1\}//p}' "$0" >&2
+    exit 2
+    ;;
+  *) seconds=$1 ;;
+esac
+[ "$(id -u)" = 0 ] || die "this needs root (a private host)" "sudo $0"
+stage "looking for what is needed" "$root/scripts/setup.sh" --build --test
+
+# install_schemathesis   a venv in the cache, named by what is in it
+install_schemathesis() {
+  local wanted=$root/scripts/lib/fuzz-requirements.txt
+  venv=${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/gvm/schemathesis-$(sha256sum "$wanted" | cut -c 1-12)
+  [ ! -x "$venv/bin/st" ] || return 0
+  rm -rf "$venv"
+  python3 -m venv "$venv"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check --requirement "$wanted" || {
+    rm -rf "$venv"
+    return 1
+  }
+}
+venv=''
+stage "installing schemathesis" install_schemathesis
+stage "building gvm, the dev build" build_gvm dev
+bench fuzz_api "$venv/bin/st" "$root" "$seconds"

@@ -1,0 +1,40 @@
+"""The manager's API over HTTPS, with a token, for benches: one connection, kept open."""
+
+import http.client
+import json
+import ssl
+
+PORT = 8443
+ADDRESS = f"127.0.0.1:{PORT}"
+CONFIG = f"""
+[manager]
+accelerator = "emulation"
+[https]
+listen = "{ADDRESS}"
+# One client asks as fast as it can.
+requests_per_second = 1000000
+"""
+
+
+class Https(http.client.HTTPSConnection):
+    def __init__(self, token):
+        # The certificate is the manager's own, and this is the manager's own loopback.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        super().__init__("127.0.0.1", PORT, context=context, timeout=60)
+        self.headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
+
+    def ask(self, method, path, body=None):
+        self.request(method, path, None if body is None else json.dumps(body), self.headers)
+        answer = self.getresponse()
+        return answer.status, answer.read()
+
+    def status(self, method, path, body=None):
+        return self.ask(method, path, body)[0]
+
+    def call(self, method, path, body=None):
+        """The answer; anything but success ends the bench."""
+        status, text = self.ask(method, path, body)
+        if status >= 300:
+            raise SystemExit(f"{method} {path}: {status} {text.decode()}")
+        return json.loads(text)

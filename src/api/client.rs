@@ -1,6 +1,7 @@
 //! Client of the API: over the manager's unix socket, or over HTTPS with a token.
 
 pub mod console;
+mod error;
 pub mod place;
 mod tls;
 
@@ -12,6 +13,7 @@ use reqwest::{Method, StatusCode, header};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+pub use self::error::ClientError;
 use self::place::{Place, ServerUrl};
 use super::error::{ErrorBody, ErrorCode};
 use super::types::EventView;
@@ -21,77 +23,15 @@ use crate::model::secret::Secret;
 /// How long one request may take; streams are apart.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the head of a stream may take.
-pub const STREAM_DEADLINE: Duration = Duration::from_secs(10);
+const STREAM_DEADLINE: Duration = Duration::from_secs(10);
+/// How long the head of a download may take: it is put together before it is sent.
+const DOWNLOAD_DEADLINE: Duration = Duration::from_secs(600);
 /// How long connecting over a network may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Idle connections are closed sooner than the server closes them, so that none breaks under a request.
 const POOL_IDLE: Duration = Duration::from_secs(15);
 /// Longest line of the event stream that is kept; a longer one ends the stream.
 const EVENT_LINE_MAX: usize = 64 * 1024;
-
-/// Why a call of the API failed.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The manager answered with a refusal or failure.
-    #[error("{}", .0.message)]
-    Api(ErrorBody),
-    /// The manager cannot be reached.
-    #[error("the gvm manager does not answer on {place}")]
-    Unreachable {
-        /// Where.
-        place: Place,
-        /// Cause.
-        #[source]
-        source: std::io::Error,
-    },
-    /// No authority that this machine trusts signed the server's certificate.
-    #[error("the certificate of {0} is not signed by an authority that this machine trusts")]
-    Untrusted(ServerUrl),
-    /// The server showed another certificate than the pinned one.
-    #[error(
-        "the server at {url} is not the one that you logged in to: its certificate has the fingerprint {shown}, not {pinned}"
-    )]
-    Changed {
-        /// The server.
-        url: ServerUrl,
-        /// What is known.
-        pinned: Fingerprint,
-        /// What was shown.
-        shown: Fingerprint,
-    },
-    /// The client cannot be set up.
-    #[error("cannot set up TLS")]
-    Setup(#[source] rustls::Error),
-    /// The connection broke, or the answer did not come in time.
-    #[error("the answer of the gvm manager was cut short or did not come in time")]
-    Broken(#[source] reqwest::Error),
-    /// The answer is not of the kind that was expected.
-    #[error("the answer of the gvm manager cannot be read")]
-    Garbled(#[source] serde_json::Error),
-    /// A console could not be opened, for a reason that is not an answer of the manager.
-    #[error("the console of the gvm manager cannot be opened: {0}")]
-    Upgrade(String),
-    /// A message of the stream cannot be read.
-    #[error("the gvm manager sent an event that cannot be read: {0}")]
-    Event(String),
-}
-
-impl ClientError {
-    /// The stable code, for exit codes and decisions.
-    pub const fn code(&self) -> ErrorCode {
-        match self {
-            Self::Api(body) => body.code,
-            Self::Unreachable { .. } | Self::Broken(_) | Self::Upgrade(_) => ErrorCode::Unavailable,
-            Self::Untrusted(_) | Self::Changed { .. } => ErrorCode::Denied,
-            Self::Garbled(_) | Self::Event(_) | Self::Setup(_) => ErrorCode::Internal,
-        }
-    }
-
-    /// True where the same call may succeed in a moment: the manager is down or on its way up.
-    pub const fn is_passing(&self) -> bool {
-        matches!(self.code(), ErrorCode::Unavailable)
-    }
-}
 
 /// One segment of a path, percent-encoded.
 pub fn segment(text: &str) -> String {
@@ -245,18 +185,21 @@ impl Client {
         answer.text().await.map_err(ClientError::Broken)
     }
 
-    /// The body of `GET path` as it comes, for answers of any length; its head may take `patience`.
+    /// The body of `GET path` as it comes; only its head has a deadline.
     ///
     /// # Errors
     /// See [`ClientError`].
-    pub async fn bytes(
+    pub async fn download(
         &self,
         path: &str,
-        patience: Duration,
     ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]> + use<>, ClientError>> + Send + Unpin + use<>, ClientError>
     {
-        let answer = self.open(path, patience).await?;
-        Ok(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken)))
+        let asked = tokio::time::timeout(DOWNLOAD_DEADLINE, self.send(self.request(Method::GET, path))).await;
+        let answer = asked.map_err(|_| ClientError::Unreachable {
+            place: self.place.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })??;
+        Ok(Box::pin(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken))))
     }
 
     /// The event stream at `path`. Ends when the manager ends it. An [`EventView`] with the stage `lagged`
@@ -268,7 +211,13 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<EventView, ClientError>> + Send + Unpin + use<>, ClientError> {
-        let state = (Box::pin(self.open(path, STREAM_DEADLINE).await?.bytes_stream()), Vec::new());
+        // Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
+        let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
+        let answer = asked.map_err(|_| ClientError::Unreachable {
+            place: self.place.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })??;
+        let state = (Box::pin(answer.bytes_stream()), Vec::new());
         Ok(Box::pin(futures_util::stream::try_unfold(state, |(mut bytes, mut held)| async move {
             loop {
                 if let Some(event) = take_event(&mut held)? {
@@ -283,15 +232,6 @@ impl Client {
                 }
             }
         })))
-    }
-
-    /// Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
-    async fn open(&self, path: &str, patience: Duration) -> Result<reqwest::Response, ClientError> {
-        let asked = tokio::time::timeout(patience, self.send(self.request(Method::GET, path))).await;
-        asked.map_err(|_| ClientError::Unreachable {
-            place: self.place.clone(),
-            source: std::io::ErrorKind::TimedOut.into(),
-        })?
     }
 
     async fn call<B: Serialize + Sync, T: DeserializeOwned>(

@@ -11,6 +11,7 @@ use futures_util::StreamExt as _;
 use super::context::Context;
 use super::error::{CliError, CliResult};
 use crate::api::error::ErrorCode;
+use crate::api::types::VersionView;
 
 /// How long a backup may take until its first byte: it is put together before it is sent.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -20,6 +21,8 @@ const PATIENCE: Duration = Duration::from_secs(600);
 pub enum AdminCommand {
     /// Write a backup of the manager's state: database, keys, configuration; not the disks
     Backup(BackupArgs),
+    /// Show the fingerprint of the HTTPS certificate, for who logs in from another machine
+    Fingerprint,
     /// Put a backup back in place, with the manager stopped
     Restore(RestoreArgs),
 }
@@ -56,10 +59,20 @@ pub struct RestoreArgs {
 pub async fn run(cx: &Context, command: AdminCommand) -> CliResult {
     match command {
         AdminCommand::Backup(args) => backup(cx, &args).await,
+        AdminCommand::Fingerprint => fingerprint(cx).await,
         AdminCommand::Restore(_) => {
             Err(CliError::new(ErrorCode::Internal, "restoring is done by the program, not by the command line"))
         }
     }
+}
+
+async fn fingerprint(cx: &Context) -> CliResult {
+    let version: VersionView = cx.client.get("/v1/version").await?;
+    let shown = version.https_fingerprint.ok_or_else(|| {
+        CliError::new(ErrorCode::NotFound, "the manager does not listen for other machines")
+            .hint("set https.listen in /etc/gvm/gvm.toml, then: systemctl restart gvm")
+    })?;
+    cx.out.result(&serde_json::json!({ "fingerprint": shown }), || shown.clone())
 }
 
 async fn backup(cx: &Context, args: &BackupArgs) -> CliResult {

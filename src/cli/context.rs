@@ -4,7 +4,8 @@ use super::error::CliResult;
 use super::output::Output;
 use super::vm_ref::VmRef;
 use crate::api::client::Client;
-use crate::api::types::VmView;
+use crate::api::client::place::Place;
+use crate::api::types::{GatewayView, VmView};
 
 /// The manager and the terminal.
 #[derive(Clone, Debug)]
@@ -16,6 +17,14 @@ pub struct Context {
 }
 
 impl Context {
+    /// The SSH gateway as it is reached from here: a manager on another host that calls it `localhost` means itself.
+    pub fn gateway(&self, gateway: GatewayView) -> GatewayView {
+        match self.client.place() {
+            Place::Url(url) if gateway.host == "localhost" => GatewayView { host: url.host().to_owned(), ..gateway },
+            _ => gateway,
+        }
+    }
+
     /// A machine as it stands now.
     ///
     /// # Errors

@@ -244,8 +244,8 @@ impl Token {
 pub fn check_name(name: &str) -> Result<(), String> {
     let is_known = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     if name.is_empty() || name.len() > 64 || !name.chars().all(is_known) {
-        let shown: String = name.chars().take(80).collect();
-        return Err(format!("{shown:?} cannot be a token's name; use 1 to 64 letters, digits, -, _ or ."));
+        // Not quoted: it may be a token that was put in the wrong place.
+        return Err("that cannot be a token's name; use 1 to 64 letters, digits, -, _ or .".to_owned());
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 #![allow(clippy::print_stderr, clippy::print_stdout, reason = "skips are said, and long tests report")]
 
+mod access;
 mod backup;
 mod cli;
 mod e2e;

@@ -45,6 +45,15 @@ impl ServerUrl {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The host's name or address, without brackets.
+    pub fn host(&self) -> &str {
+        let place = self.0.strip_prefix("https://").unwrap_or(&self.0);
+        match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+            Some((address, _)) => address,
+            None => place.split(':').next().unwrap_or(place),
+        }
+    }
 }
 
 impl fmt::Display for ServerUrl {
@@ -82,14 +91,15 @@ mod tests {
 
     #[test]
     fn urls_are_a_host_and_a_port_and_written_one_way() {
-        for (text, url) in [
-            ("https://gpu.example", "https://gpu.example"),
-            ("https://GPU.example:443/", "https://gpu.example"),
-            ("https://gpu.example:8443", "https://gpu.example:8443"),
-            ("https://[::1]:8443", "https://[::1]:8443"),
-            ("https://192.0.2.1", "https://192.0.2.1"),
+        for (text, url, host) in [
+            ("https://gpu.example", "https://gpu.example", "gpu.example"),
+            ("https://GPU.example:443/", "https://gpu.example", "gpu.example"),
+            ("https://gpu.example:8443", "https://gpu.example:8443", "gpu.example"),
+            ("https://[::1]:8443", "https://[::1]:8443", "::1"),
+            ("https://192.0.2.1", "https://192.0.2.1", "192.0.2.1"),
         ] {
-            assert_eq!(text.parse::<ServerUrl>().unwrap().as_str(), url);
+            let parsed = text.parse::<ServerUrl>().unwrap();
+            assert_eq!((parsed.as_str(), parsed.host()), (url, host));
         }
         assert!(matches!("http://gpu.example".parse::<ServerUrl>(), Err(UrlError::Clear(_))));
         for bad in ["", "gpu.example", "https://", "https://a/b", "https://a?x", "https://u:p@a", "https://a:99999"] {

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme, version};
 
@@ -74,7 +75,7 @@ impl ServerCertVerifier for Pinned {
 /// # Errors
 /// Where the cryptographic library knows no TLS.
 pub fn pinned(pin: Option<Fingerprint>, stranger: Stranger) -> Result<ClientConfig, Error> {
-    let provider = Arc::new(aws_lc_rs::default_provider());
+    let provider = Arc::new(default_provider());
     let verifier = Arc::new(Pinned { pin, stranger, provider: Arc::clone(&provider) });
     Ok(ClientConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&version::TLS13, &version::TLS12])?

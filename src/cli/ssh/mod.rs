@@ -210,7 +210,7 @@ async fn prepare(cx: &Context, hosts: &[Host], route: Route) -> CliResult<PathBu
     let stem = if route == Route::Direct { format!("{stem}.direct") } else { stem };
     let known_hosts = dir.join(format!("{stem}.known_hosts"));
     let path = dir.join(format!("{stem}.conf"));
-    let gateway = hosts.first().map(|host| host.info.gateway.clone()).unwrap_or_default();
+    let gateway = cx.gateway(hosts.first().map(|host| host.info.gateway.clone()).unwrap_or_default());
     let layout = Layout { known_hosts, identities: identities(cx, &files::home()?.join(".ssh")).await, route };
     let blocks = config::blocks(&gateway, hosts, &layout)?;
     files::write_private(&layout.known_hosts, &config::known_hosts(&gateway, hosts, route)?)?;

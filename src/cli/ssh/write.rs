@@ -7,7 +7,7 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 
 use super::config::{self, Host, Layout, Route};
 use super::identities;
-use crate::api::types::{GatewayView, SshInfo, VmList, VmView};
+use crate::api::types::{SshInfo, VmList, VmView};
 use crate::cli::context::Context;
 use crate::cli::error::{CliError, CliResult};
 use crate::cli::files;
@@ -110,7 +110,7 @@ struct Rendered {
 }
 
 async fn render(cx: &Context, known_hosts_path: PathBuf, names: Names) -> CliResult<Rendered> {
-    let gateway: GatewayView = cx.client.get("/v1/gateway").await?;
+    let gateway = cx.gateway(cx.client.get("/v1/gateway").await?);
     let list: VmList = cx.client.get("/v1/vms?limit=1000").await?;
     let hosts: Vec<Host> = futures_util::stream::iter(list.vms.into_iter().map(|vm| async move {
         let info: SshInfo = cx.client.get(&format!("{}/ssh", VmRef::by_id(&vm.id).path())).await?;

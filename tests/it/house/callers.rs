@@ -119,6 +119,9 @@ fn routes() -> Vec<Route> {
         route("GET", "/v1/keys", none(), Own(A::KeyOwn), 200),
         route("POST", "/v1/keys", json!({"public_key": "ssh-dss AAAA"}), Own(A::KeyOwn), 400),
         route("DELETE", "/v1/keys/{key}", none(), Own(A::KeyOwn), 404),
+        route("GET", "/v1/tokens", none(), Own(A::TokenChange), 200),
+        route("POST", "/v1/tokens", json!({"name": "a b"}), Own(A::TokenChange), 400),
+        route("DELETE", "/v1/tokens/{token}", none(), Own(A::TokenChange), 404),
         route("GET", "/v1/users", none(), Own(A::UserSeeAll), 200),
         route("POST", "/v1/users", json!({"name": "root"}), Own(A::UserChange), 400),
         route("POST", "/v1/user-import", json!({"users": []}), Own(A::UserChange), 200),
@@ -163,6 +166,7 @@ impl Route {
             .replace("{image}", "none")
             .replace("{gpu}", "0000:41:00.0")
             .replace("{key}", "SHA256:none")
+            .replace("{token}", "none")
             .replace("{id}", &VmId::generate().to_string())
             .replace("{user}", vm)
             .replace("{team}", vm)

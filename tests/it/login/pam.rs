@@ -36,23 +36,6 @@ fn one_password() -> (tempfile::TempDir, PamConfig) {
         script.display()
     );
     std::fs::write(dir.path().join("gvm"), lines).unwrap();
-    let confdir = Some(dir.path().to_owned());
-    (dir, PamConfig { confdir, helper: Some(env!("CARGO_BIN_EXE_gvm").into()), ..PamConfig::default() })
-}
-
-/// A service that takes one password, as a real module reads it.
-fn one_password() -> (tempfile::TempDir, PamConfig) {
-    use std::os::unix::fs::PermissionsExt as _;
-    let (dir, config) = service("");
-    let script = dir.path().join("check");
-    let text = format!("#!/bin/sh\n[ \"$PAM_USER\" = {LOGIN} ] && [ \"$(cat | tr -d '\\0')\" = '{PASSWORD}' ]\n");
-    std::fs::write(&script, text).unwrap();
-    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let lines = format!(
-        "auth required pam_exec.so expose_authtok quiet {}\naccount required pam_permit.so\n",
-        script.display()
-    );
-    std::fs::write(dir.path().join("gvm"), lines).unwrap();
     (dir, config)
 }
 

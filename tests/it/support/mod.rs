@@ -6,6 +6,7 @@ pub mod kernel;
 pub mod own_process;
 pub mod private_host;
 pub mod run;
+pub mod served;
 pub mod site;
 pub mod skip;
 pub mod ssh;

@@ -2,6 +2,7 @@
 //! comes from small liars of the tests' own.
 
 mod browser;
+mod cli;
 mod forged;
 mod forger;
 mod house;

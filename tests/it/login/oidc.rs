@@ -17,7 +17,7 @@ use crate::support::skip;
 const SECRET: &str = "a secret:with % odd+letters & more";
 
 /// The provider's process.
-struct Provider {
+pub struct Provider {
     child: Child,
     issuer: String,
     dir: tempfile::TempDir,
@@ -25,7 +25,7 @@ struct Provider {
 
 impl Provider {
     /// None where Node or the package are not there; then it is said why.
-    fn start(test: &str) -> Option<Self> {
+    pub fn start(test: &str) -> Option<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         if !root.join("node_modules/oidc-provider/package.json").is_file() {
             skip::say(test, "oidc-provider is not installed; scripts/setup.sh --test brings it");
@@ -44,7 +44,7 @@ impl Provider {
         Some(Self { child, issuer, dir: tempfile::tempdir().unwrap() })
     }
 
-    fn config(&self) -> OidcConfig {
+    pub fn config(&self) -> OidcConfig {
         OidcConfig {
             issuer: self.issuer.clone(),
             client_id: "gvm".to_owned(),

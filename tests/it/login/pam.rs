@@ -10,8 +10,8 @@ use serde_json::json;
 use super::house::House;
 
 /// An account that every Linux has.
-const LOGIN: &str = "daemon";
-const PASSWORD: &str = "pw of \"daemon\" \\ ünï";
+pub const LOGIN: &str = "daemon";
+pub const PASSWORD: &str = "pw of \"daemon\" \\ ünï";
 
 /// A folder with a service whose modules are these.
 fn service(lines: &str) -> (tempfile::TempDir, PamConfig) {
@@ -22,7 +22,7 @@ fn service(lines: &str) -> (tempfile::TempDir, PamConfig) {
 }
 
 /// A service that takes one password, as a real module reads it.
-fn one_password() -> (tempfile::TempDir, PamConfig) {
+pub fn one_password() -> (tempfile::TempDir, PamConfig) {
     use std::os::unix::fs::PermissionsExt as _;
     let (dir, config) = service("");
     let script = dir.path().join("check");

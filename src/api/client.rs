@@ -23,7 +23,7 @@ use crate::model::secret::Secret;
 /// How long one request may take; streams are apart.
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the head of a stream may take.
-const STREAM_DEADLINE: Duration = Duration::from_secs(10);
+pub const STREAM_DEADLINE: Duration = Duration::from_secs(10);
 /// How long the head of a download may take: it is put together before it is sent.
 const DOWNLOAD_DEADLINE: Duration = Duration::from_secs(600);
 /// How long connecting over a network may take.
@@ -202,6 +202,20 @@ impl Client {
         Ok(Box::pin(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken))))
     }
 
+    /// The body of `GET path` as it comes, for answers of any length; its head may take `patience`.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn bytes(
+        &self,
+        path: &str,
+        patience: Duration,
+    ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]> + use<>, ClientError>> + Send + Unpin + use<>, ClientError>
+    {
+        let answer = self.open(path, patience).await?;
+        Ok(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken)))
+    }
+
     /// The event stream at `path`. Ends when the manager ends it. An [`EventView`] with the stage `lagged`
     /// means that messages were lost: read the state anew.
     ///
@@ -211,13 +225,7 @@ impl Client {
         &self,
         path: &str,
     ) -> Result<impl Stream<Item = Result<EventView, ClientError>> + Send + Unpin + use<>, ClientError> {
-        // Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
-        let asked = tokio::time::timeout(STREAM_DEADLINE, self.send(self.request(Method::GET, path))).await;
-        let answer = asked.map_err(|_| ClientError::Unreachable {
-            place: self.place.clone(),
-            source: std::io::ErrorKind::TimedOut.into(),
-        })??;
-        let state = (Box::pin(answer.bytes_stream()), Vec::new());
+        let state = (Box::pin(self.open(path, STREAM_DEADLINE).await?.bytes_stream()), Vec::new());
         Ok(Box::pin(futures_util::stream::try_unfold(state, |(mut bytes, mut held)| async move {
             loop {
                 if let Some(event) = take_event(&mut held)? {
@@ -232,6 +240,15 @@ impl Client {
                 }
             }
         })))
+    }
+
+    /// Only the head has a deadline: the stream itself may be silent for as long as nothing happens.
+    async fn open(&self, path: &str, patience: Duration) -> Result<reqwest::Response, ClientError> {
+        let asked = tokio::time::timeout(patience, self.send(self.request(Method::GET, path))).await;
+        asked.map_err(|_| ClientError::Unreachable {
+            place: self.place.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })?
     }
 
     async fn call<B: Serialize + Sync, T: DeserializeOwned>(

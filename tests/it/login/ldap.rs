@@ -125,6 +125,9 @@ async fn who_fails_too_often_waits() {
     for (status, _) in futures_util::future::join_all(tries).await {
         assert_eq!(status, 401);
     }
+    // The fifth makes a wait of one second, which is over by now; the next one makes two.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    assert_eq!(house.password("bob", "wrong").await.0, 401);
     let body = json!({"user": "bob", "password": "pw of bob"});
     let right = house.ask("POST", "/v1/login/password", &body).await;
     assert_eq!(right.status().as_u16(), 429, "nothing is looked at while one has to wait");

@@ -1,16 +1,19 @@
 //! The one configuration file, `/etc/gvm/gvm.toml`. Unknown keys are refused; every key has a default.
 
+mod login;
+mod people;
+
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::login::{LdapConfig, LoginConfig, OidcConfig, PamConfig};
+pub use self::people::{PeopleConfig, UTC};
 use crate::model::gpu::VgpuPolicy;
 use crate::model::network::Subnet;
 use crate::model::pci::PciAddress;
-use crate::model::principal::Role;
-use crate::model::quota::Quota;
 
 /// Where the file is looked for.
 pub const DEFAULT_PATH: &str = "/etc/gvm/gvm.toml";
@@ -33,6 +36,8 @@ pub struct Config {
     pub tokens: TokensConfig,
     /// The cards.
     pub gpu: GpuConfig,
+    /// Services that vouch for who somebody is.
+    pub login: LoginConfig,
     /// The record.
     pub audit: AuditConfig,
 }
@@ -246,50 +251,6 @@ pub struct GpuConfig {
     pub vgpu_policy: VgpuPolicy,
 }
 
-/// The zone that needs no data of the host.
-pub const UTC: &str = "UTC";
-
-/// People.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct PeopleConfig {
-    /// Logins of the host with the role admin, beside root; they have it whatever was set with `gvm user set`.
-    pub admins: Vec<String>,
-    /// Logins of the host with the role operator: they see everybody's machines and may start and stop them.
-    pub operators: Vec<String>,
-    /// Whoever may use the socket is a member at the first sight. Without it only who was added with `gvm user add`.
-    pub add_from_socket: bool,
-    /// What every member may hold where neither they nor their team have limits of their own.
-    pub quota: Quota,
-    /// The zone in which months of GPU hours begin, such as `Europe/Madrid`.
-    pub zone: String,
-}
-
-impl Default for PeopleConfig {
-    fn default() -> Self {
-        Self {
-            admins: Vec::new(),
-            operators: Vec::new(),
-            add_from_socket: true,
-            quota: Quota::default(),
-            zone: UTC.to_owned(),
-        }
-    }
-}
-
-impl PeopleConfig {
-    /// The role that the lists give an account of the host.
-    pub fn role_of(&self, uid: u32, login: &str) -> Role {
-        let is_in = |list: &[String]| list.iter().any(|name| name == login);
-        match uid {
-            0 => Role::Admin,
-            _ if is_in(&self.admins) => Role::Admin,
-            _ if is_in(&self.operators) => Role::Operator,
-            _ => Role::Member,
-        }
-    }
-}
-
 /// The record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -380,7 +341,7 @@ impl Config {
                 format!("{other:?} is not known; use \"kvm\" or \"emulation\", or leave it out"),
             ));
         }
-        self.check_numbers()?;
+        self.check_numbers().and_then(|()| self.login.check())?;
         let zone = &self.people.zone;
         if zone != UTC && jiff::tz::TimeZone::get(zone).is_err() {
             let problem = format!("{zone:?} is no time zone of this host; use UTC, or one like Europe/Madrid (tzdata)");

@@ -5,9 +5,14 @@
 //!           <--lines of JSON: what it is about to do, what it has done--+
 //! ```
 //!
+//! `gvm helper pam` judges one password ([`pam`]): modules of PAM are kept out of the manager for the same reason.
+//!
 //! One job, then it ends. A write that hangs holds this process and nothing else: no runtime, no configuration, no
 //! connection. It knows no lease and no machine; whether the job may be done was decided by who started it. Where the
 //! manager dies meanwhile, it goes on to the end of its job.
+
+#[cfg(feature = "libvirt")]
+pub mod pam;
 
 use std::io::Write as _;
 use std::path::Path;

@@ -14,6 +14,10 @@ fn main() -> ExitCode {
     if let Some((place, job)) = cli.helper() {
         return gvm::helper::run(&place.root, place.nvml.as_deref(), place.patience(), &job);
     }
+    #[cfg(feature = "libvirt")]
+    if cli.is_pam_helper() {
+        return gvm::helper::pam::run();
+    }
     let Some(service) = cli.service() else { return cli::run(cli) };
     let config = match cli.service_config() {
         Ok(config) => config,

@@ -112,6 +112,18 @@ install_rust() {
     die "rustup could not install Rust $channel" "rustup toolchain install $channel"
 }
 
+has_node() { command -v node >/dev/null && command -v npm >/dev/null; }
+
+# The folder is that of the lock file: npm leaves no mark of its own that says so.
+has_modules() { cmp -s "$root/package-lock.json" "$root/node_modules/.from-lock"; }
+
+# What only tests use, from the registry that the host's npm is set to. No package's own scripts are run.
+install_modules() {
+  (cd "$root" && as_user npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 ||
+    die "npm could not install what package-lock.json names" "cd $root && npm ci --ignore-scripts"
+  as_user cp "$root/package-lock.json" "$root/node_modules/.from-lock"
+}
+
 # build_gvm dev|release   sets built, the program; one that is up to date costs a second. Wants log.sh.
 build_gvm() {
   local target=${CARGO_TARGET_DIR:-$root/target}

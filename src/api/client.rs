@@ -25,6 +25,8 @@ use crate::model::secret::Secret;
 const REQUEST_DEADLINE: Duration = Duration::from_secs(30);
 /// How long the head of a stream may take.
 pub const STREAM_DEADLINE: Duration = Duration::from_secs(10);
+/// How long the head of a download may take: it is put together before it is sent.
+const DOWNLOAD_DEADLINE: Duration = Duration::from_secs(600);
 /// How long connecting over a network may take.
 const CONNECT_DEADLINE: Duration = Duration::from_secs(10);
 /// Idle connections are closed sooner than the server closes them, so that none breaks under a request.
@@ -180,6 +182,23 @@ impl Client {
     pub async fn text(&self, path: &str) -> Result<String, ClientError> {
         let answer = self.send(self.request(Method::GET, path).timeout(REQUEST_DEADLINE)).await?;
         answer.text().await.map_err(ClientError::Broken)
+    }
+
+    /// The body of `GET path` as it comes; only its head has a deadline.
+    ///
+    /// # Errors
+    /// See [`ClientError`].
+    pub async fn download(
+        &self,
+        path: &str,
+    ) -> Result<impl Stream<Item = Result<impl AsRef<[u8]> + use<>, ClientError>> + Send + Unpin + use<>, ClientError>
+    {
+        let asked = tokio::time::timeout(DOWNLOAD_DEADLINE, self.send(self.request(Method::GET, path))).await;
+        let answer = asked.map_err(|_| ClientError::Unreachable {
+            place: self.place.clone(),
+            source: std::io::ErrorKind::TimedOut.into(),
+        })??;
+        Ok(Box::pin(answer.bytes_stream().map(|chunk| chunk.map_err(ClientError::Broken))))
     }
 
     /// The body of `GET path` as it comes, for answers of any length; its head may take `patience`.

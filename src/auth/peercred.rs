@@ -77,20 +77,6 @@ impl Peers {
         looked_up.map_err(|_| PeerError::Passwd(std::io::ErrorKind::Interrupted.into()))?
     }
 
-    /// The login of a uid as the host has it now; none where it has no such account.
-    ///
-    /// # Errors
-    /// [`PeerError::Passwd`].
-    pub async fn login(&self, uid: u32) -> Result<Option<String>, PeerError> {
-        // Directory services may take long: never on a runtime thread.
-        let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_uid(uid.into()));
-        match looked_up.await {
-            Ok(Ok(found)) => Ok(found.map(|user| user.name)),
-            Ok(Err(errno)) => Err(PeerError::Passwd(errno.into())),
-            Err(_) => Err(PeerError::Passwd(std::io::ErrorKind::Interrupted.into())),
-        }
-    }
-
     /// The same by what the host said within the last seconds: for requests that come by the hundred.
     ///
     /// # Errors
@@ -114,6 +100,31 @@ impl Peers {
 
     fn lately(&self) -> MutexGuard<'_, HashMap<UserName, (bool, Instant)>> {
         self.lately.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The uid of a login of this host; none where there is no such.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn uid_of(&self, login: &str) -> Result<Option<u32>, PeerError> {
+        let login = login.to_owned();
+        let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_name(&login)).await;
+        let found = looked_up.map_err(|_| PeerError::Passwd(std::io::ErrorKind::Interrupted.into()))?;
+        Ok(found.map_err(|errno| PeerError::Passwd(errno.into()))?.map(|user| user.uid.as_raw()))
+    }
+
+    /// The login of a uid as the host has it now; none where it has no such account.
+    ///
+    /// # Errors
+    /// [`PeerError::Passwd`].
+    pub async fn login(&self, uid: u32) -> Result<Option<String>, PeerError> {
+        // Directory services may take long: never on a runtime thread.
+        let looked_up = tokio::task::spawn_blocking(move || nix::unistd::User::from_uid(uid.into()));
+        match looked_up.await {
+            Ok(Ok(found)) => Ok(found.map(|user| user.name)),
+            Ok(Err(errno)) => Err(PeerError::Passwd(errno.into())),
+            Err(_) => Err(PeerError::Passwd(std::io::ErrorKind::Interrupted.into())),
+        }
     }
 
     /// The account of a uid.

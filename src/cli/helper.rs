@@ -78,6 +78,9 @@ pub enum HelperCommand {
     MakeInstance(InstanceArgs),
     /// End a MIG instance
     RemoveInstance(InstanceArgs),
+    /// Judge a password by PAM: the question on standard input, the answer on standard output
+    #[cfg(feature = "libvirt")]
+    Pam,
 }
 
 /// A vGPU
@@ -122,9 +125,11 @@ fn functions(text: &str) -> Result<Functions, String> {
 }
 
 impl HelperCommand {
-    /// What to do, and where.
-    pub fn parts(&self) -> (&Place, Job) {
+    /// What to do to a card, and where; none where it is about none.
+    pub fn parts(&self) -> Option<(&Place, Job)> {
         let (place, job) = match self {
+            #[cfg(feature = "libvirt")]
+            Self::Pam => return None,
             Self::Bind { place, functions } => (place, Job::Driver(DriverJob::Bind(functions.clone()))),
             Self::Restore { place, functions } => (place, Job::Driver(DriverJob::Restore(functions.clone()))),
             Self::MakeVgpu(VgpuArgs { place, site, name }) => {
@@ -148,7 +153,7 @@ impl HelperCommand {
                 (place, Job::Shape(ShapeJob::RemoveInstance { card: *card, instance: *instance }))
             }
         };
-        (place, job)
+        Some((place, job))
     }
 }
 

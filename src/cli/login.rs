@@ -1,16 +1,16 @@
 //! `gvm login`, `gvm logout`: a manager on another host, and who one is there.
 //!
 //! ```text
-//!   URL -> [trust: authorities of this machine, a fingerprint, or a question] -> [way: token] -> /v1/me -> hosts.toml
+//!   URL -> [trust: authorities of this machine, a fingerprint, or a question] -> [way: token, password, code] -> /v1/me -> hosts.toml
 //! ```
 
-use std::path::PathBuf;
+mod ways;
 
 use clap::Args;
 use serde::de::IgnoredAny;
 
+use self::ways::WayArgs;
 use super::error::{CliError, CliResult};
-use super::files;
 use super::hosts::{Host, Hosts};
 use super::output::{Answer, Output};
 use crate::api::client::place::ServerUrl;
@@ -18,11 +18,7 @@ use crate::api::client::{Client, ClientError, segment};
 use crate::api::error::ErrorCode;
 use crate::api::types::Me;
 use crate::model::fingerprint::Fingerprint;
-use crate::model::secret::Secret;
 use crate::model::token::TokenText;
-
-/// Longest file with a token.
-const TOKEN_FILE_MAX: u64 = 4096;
 
 /// Options of `gvm login`.
 #[derive(Debug, Args)]
@@ -36,9 +32,8 @@ pub struct LoginArgs {
     /// The fingerprint of its certificate, as its administrator told it
     #[arg(long, value_name = "SHA256:...")]
     fingerprint: Option<Fingerprint>,
-    /// Log in with the token in this file, or - for standard input
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    way: WayArgs,
 }
 
 /// Options of `gvm logout`.
@@ -47,12 +42,6 @@ pub struct LogoutArgs {
     /// The manager [default: the last one]
     #[arg(value_name = "URL")]
     url: Option<ServerUrl>,
-}
-
-/// How one proves who one is.
-enum Way {
-    /// By a token that is there already.
-    Token(Secret<String>),
 }
 
 /// Runs `gvm login`.
@@ -65,7 +54,7 @@ pub async fn login(out: &Output, args: LoginArgs) -> CliResult {
     let pin = args.fingerprint.or_else(|| hosts.get(&url).and_then(|host| host.fingerprint));
     let pin = trust(out, &url, pin).await?;
     let client = Client::https(&url, pin)?;
-    let Way::Token(token) = way(out, args.token_file)?;
+    let token = ways::prove(out, &client, args.way).await?;
     let client = client.with_token(Some(token.clone()));
     let me: Me = client.get("/v1/me").await?;
     hosts.put(&url, Host { fingerprint: pin, token: token.expose().clone() });
@@ -106,20 +95,6 @@ async fn trust(out: &Output, url: &ServerUrl, pin: Option<Fingerprint>) -> CliRe
             Err(CliError::new(ErrorCode::Denied, "not logged in: the server is not to be trusted").hint(hint))
         }
     }
-}
-
-fn way(out: &Output, token_file: Option<PathBuf>) -> CliResult<Way> {
-    let text = match token_file {
-        Some(file) => files::read_text(&file, TOKEN_FILE_MAX)?,
-        None if out.can_ask() => out.ask_hidden("Token (from `gvm token create` on the server): ")?,
-        None => {
-            return Err(CliError::invalid("there is nobody to ask for a token")
-                .hint("give one in a file: gvm login URL --token-file FILE, or - for standard input"));
-        }
-    };
-    let token: TokenText =
-        text.trim().parse().map_err(|e: crate::model::token::TokenError| CliError::invalid(e.to_string()))?;
-    Ok(Way::Token(token.secret().clone()))
 }
 
 /// Runs `gvm logout`.

@@ -193,7 +193,7 @@ enum Command {
     Serve,
     /// Run the SSH gateway
     Gateway,
-    /// Change the drivers of a card's functions; started by the manager
+    /// Change the drivers of a card's functions, judge a password; started by the manager
     #[command(subcommand, hide = true)]
     Helper(helper::HelperCommand),
     /// Print a completion script for a shell
@@ -236,9 +236,15 @@ impl Cli {
     /// What the helper is to do, and where, if it is asked for.
     pub fn helper(&self) -> Option<(&helper::Place, HelperJob)> {
         match &self.command {
-            Command::Helper(command) => Some(command.parts()),
+            Command::Helper(command) => command.parts(),
             _ => None,
         }
+    }
+
+    /// True where a password is to be judged by PAM.
+    #[cfg(feature = "libvirt")]
+    pub const fn is_pam_helper(&self) -> bool {
+        matches!(self.command, Command::Helper(helper::HelperCommand::Pam))
     }
 
     /// The configuration for a service; a fault in it is told, the error is the exit code.

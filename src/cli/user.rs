@@ -13,7 +13,7 @@ use super::error::CliResult;
 use super::key;
 use super::table::{Align, age, card, moment, table};
 use crate::api::client::segment;
-use crate::api::types::{AddUser, ChangeUser, Me, SuspendUser, Suspended, UserList, UserView};
+use crate::api::types::{AddUser, ChangeUser, LinkLogin, Me, SuspendUser, Suspended, UserList, UserView};
 use crate::model::id::UserId;
 use crate::model::name::{TeamName, UserName};
 use crate::model::principal::Role;
@@ -53,6 +53,8 @@ pub enum UserCommand {
     Resume(UserArg),
     /// Remove a person who has no machines
     Rm(UserArg),
+    /// Let a person log in by a login provider
+    Link(LinkArgs),
     /// Manage the SSH keys of another, such as a service account
     #[command(subcommand)]
     Key(KeyCommand),
@@ -122,6 +124,19 @@ pub struct SetArgs {
 
 fn role_or_host(text: &str) -> Result<String, String> {
     if text == "host" { Ok(text.to_owned()) } else { checked::<Role>(text).map_err(|e| format!("{e}, host")) }
+}
+
+/// Options of `user link`.
+#[derive(Debug, Args)]
+pub struct LinkArgs {
+    #[command(flatten)]
+    user: UserArg,
+    /// What the provider's ID tokens call the person: their claim `sub`
+    #[arg(long, value_name = "SUBJECT", required_unless_present = "ldap", conflicts_with = "ldap")]
+    oidc: Option<String>,
+    /// The person's entry in the directory, such as uid=anna,ou=people,dc=uni
+    #[arg(long, value_name = "DN")]
+    ldap: Option<String>,
 }
 
 /// Options of `user suspend`.
@@ -194,6 +209,7 @@ pub async fn run(cx: &Context, command: UserCommand) -> CliResult {
             cx.out.result(&view, || format!("{} is let in again", view.name))
         }
         UserCommand::Rm(user) => rm(cx, &user).await,
+        UserCommand::Link(args) => link(cx, args).await,
         UserCommand::Key(command) => keys(cx, command).await,
     }
 }
@@ -296,6 +312,17 @@ async fn suspend(cx: &Context, args: SuspendArgs) -> CliResult {
         (false, _) => "VMs that run keep running; --stop-vms stops them".to_owned(),
     });
     Ok(())
+}
+
+async fn link(cx: &Context, args: LinkArgs) -> CliResult {
+    let (provider, subject) = match args.oidc {
+        Some(subject) => ("oidc", subject),
+        None => ("ldap", args.ldap.unwrap_or_default()),
+    };
+    let body = LinkLogin { provider: provider.to_owned(), subject };
+    let linked: LinkLogin = cx.client.post(&format!("{}/logins", args.user.path()), &body).await?;
+    cx.out
+        .result(&linked, || format!("{} logs in as {} {} from now on", args.user.user, linked.provider, linked.subject))
 }
 
 async fn rm(cx: &Context, user: &UserArg) -> CliResult {

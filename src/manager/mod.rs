@@ -22,6 +22,7 @@ pub mod error;
 pub mod gpus;
 pub mod hold;
 pub mod images;
+pub mod login;
 pub mod logins;
 mod look;
 pub mod people;
@@ -97,6 +98,7 @@ pub struct Manager {
     /// Held while a backup is put together.
     backing_up: tokio::sync::Mutex<()>,
     revocations: revoked::Revocations,
+    services: login::Services,
     logins: logins::Logins,
     uses: tokens::Uses,
     record: record::Record,
@@ -123,6 +125,7 @@ impl Manager {
     ) -> (Arc<Self>, mpsc::Receiver<VmId>) {
         let (wake, woken) = mpsc::channel(WAKE_QUEUE);
         let manager = Self {
+            services: login::Services::new(&config),
             layout: Layout::new(config.manager.state_dir.clone()),
             config,
             store,

@@ -42,8 +42,8 @@ impl Person {
 pub(super) fn role(source: RoleSource, stored: Role, listed: Option<Role>) -> Role {
     match (source, listed) {
         (RoleSource::Host, listed) => listed.unwrap_or(stored),
-        (RoleSource::Set, Some(Role::Admin)) => Role::Admin,
-        (RoleSource::Set, _) => stored,
+        (RoleSource::Set | RoleSource::Login, Some(Role::Admin)) => Role::Admin,
+        (RoleSource::Set | RoleSource::Login, _) => stored,
     }
 }
 

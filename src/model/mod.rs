@@ -14,6 +14,7 @@ pub mod host;
 pub mod id;
 pub mod image;
 pub mod inventory;
+pub mod login;
 pub mod name;
 pub mod network;
 pub mod pci;

@@ -79,9 +79,11 @@ pub enum RoleSource {
     Host,
     /// An administrator of gvm.
     Set,
+    /// The groups that a login provider says they are in, followed at each login.
+    Login,
 }
 
-words!(RoleSource, "source of a role", { Host => "host", Set => "set" });
+words!(RoleSource, "source of a role", { Host => "host", Set => "set", Login => "login" });
 
 /// Why somebody keeps everything and may do nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -163,6 +165,20 @@ impl FromStr for Scopes {
         text.split(',').filter(|word| !word.is_empty()).map(str::parse).collect()
     }
 }
+
+/// A service that vouches for who somebody is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Provider {
+    /// The institution's OpenID Connect provider.
+    Oidc,
+    /// A directory.
+    Ldap,
+    /// The host's own logins.
+    Pam,
+}
+
+words!(Provider, "login provider", { Oidc => "oidc", Ldap => "ldap", Pam => "pam" });
 
 /// A registered person or service account.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -26,6 +26,7 @@ fn all() -> Vec<Migration> {
         (7, "tokens", include_str!("../../migrations/0007_tokens.sql")),
         (8, "audit", include_str!("../../migrations/0008_audit.sql")),
         (9, "gpu_time", include_str!("../../migrations/0009_gpu_time.sql")),
+        (10, "identities", include_str!("../../migrations/0010_identities.sql")),
     ];
     numbered
         .into_iter()

@@ -8,6 +8,7 @@ pub mod audit;
 pub mod backup;
 pub mod gpu_time;
 pub mod gpus;
+pub mod identities;
 pub mod images;
 pub mod leases;
 pub mod migrate;

@@ -359,6 +359,7 @@ pub async fn remove(tx: &mut Write, id: UserId) -> Result<()> {
     for sql in [
         "DELETE FROM ssh_keys WHERE user_id = $1",
         "DELETE FROM tokens WHERE user_id = $1",
+        "DELETE FROM identities WHERE user_id = $1",
         "DELETE FROM team_members WHERE user_id = $1",
         "DELETE FROM users WHERE id = $1",
     ] {

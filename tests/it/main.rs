@@ -13,6 +13,7 @@ mod gpu_sanitise;
 mod gpus;
 mod house;
 mod hypervisor;
+mod login;
 mod mock_cards;
 mod people;
 mod profiles;

@@ -7,12 +7,14 @@ mod audit;
 mod bearer;
 mod convert;
 mod convert_gpu;
+mod cookie;
 mod document;
 mod error;
 mod gateway;
 mod gpus;
 pub mod https;
 mod images;
+mod login;
 mod people;
 mod profiles;
 mod quota;
@@ -143,6 +145,9 @@ impl FromRequestParts<Shared> for Caller {
             (Some(token), _) => bearer::principal(state, token, origin).await?,
             (None, Peer::Unix(Some(uid))) => Self::of_uid(state, uid).await?.from(origin),
             (None, Peer::Unix(None)) => return Err(ManagerError::denied("the kernel does not say who you are").into()),
+            (None, Peer::Network(_)) if let Some(token) = cookie::session(parts)? => {
+                bearer::principal(state, token, origin).await?
+            }
             (None, Peer::Network(_)) => {
                 let error =
                     ManagerError::unauthenticated("there is no token with the request, so gvm cannot tell who asks");
@@ -283,6 +288,13 @@ fn routes() -> OpenApiRouter<Shared> {
         .routes(routes!(gpus::plan))
         .routes(routes!(gpus::import_layout, gpus::export_layout))
         .routes(routes!(gpus::dry_run))
+        .routes(routes!(login::ways))
+        .routes(routes!(login::password))
+        .routes(routes!(login::device))
+        .routes(routes!(login::poll))
+        .routes(routes!(login::start))
+        .routes(routes!(login::callback))
+        .routes(routes!(login::link))
         .routes(routes!(people::me))
         .routes(routes!(people::keys, people::add_key))
         .routes(routes!(people::remove_key))

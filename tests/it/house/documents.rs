@@ -4,7 +4,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use gvm::cli::Cli;
-use gvm::config::Config;
+use gvm::config::{Config, LdapConfig, OidcConfig, PamConfig};
 use gvm::model::quota::QuotaKind;
 
 use super::{files_below, none, read, root};
@@ -84,6 +84,18 @@ fn every_key_of_the_configuration_is_explained() {
     let mut config = Config::default();
     config.manager.accelerator = Some("kvm".to_owned());
     config.people.quota = QuotaKind::ALL.iter().map(|kind| (*kind, 1)).collect();
+    config.login.oidc = Some(OidcConfig {
+        client_secret_file: Some("/x".into()),
+        public_url: Some("https://x".to_owned()),
+        ..OidcConfig::default()
+    });
+    config.login.ldap = Some(LdapConfig {
+        bind_dn: Some("cn=x".to_owned()),
+        bind_password_file: Some("/x".into()),
+        subject_attribute: Some("x".to_owned()),
+        ..LdapConfig::default()
+    });
+    config.login.pam = Some(PamConfig { confdir: Some("/x".into()), ..PamConfig::default() });
     let all = toml::Value::try_from(&config).unwrap();
     let readme = read("README.md");
     let mut missing = Vec::new();

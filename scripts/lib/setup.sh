@@ -119,8 +119,11 @@ has_modules() { cmp -s "$root/package-lock.json" "$root/node_modules/.from-lock"
 
 # What only tests use, from the registry that the host's npm is set to. No package's own scripts are run.
 install_modules() {
-  (cd "$root" && as_user npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 ||
-    die "npm could not install what package-lock.json names" "cd $root && npm ci --ignore-scripts"
+  (cd "$root" && as_user npm ci --ignore-scripts --no-audit --no-fund --loglevel=error) >&2 || {
+    # The tests that want it are skipped then, with a word.
+    warn "npm could not install what package-lock.json names: cd $root && npm ci --ignore-scripts"
+    return 0
+  }
   as_user cp "$root/package-lock.json" "$root/node_modules/.from-lock"
 }
 

@@ -110,7 +110,9 @@ async fn everything_that_is_not_good_has_one_answer() {
         commit(tx).await.unwrap();
     };
     suspend(true).await;
-    assert_eq!(told(come(&life, &text).await.unwrap_err()), unknown);
+    // Who has the token has proven whose it is, and is told why it is good for nothing.
+    let (kind, words, _) = told(come(&life, &text).await.unwrap_err());
+    assert_eq!((kind, words.as_str()), (Kind::Denied, "your account is suspended: "));
     suspend(false).await;
     assert!(come(&life, &text).await.is_ok());
     let permit = life.manager.permit_tokens(&life.member, None).await.unwrap();

@@ -11,8 +11,9 @@ CONFIG = f"""
 accelerator = "emulation"
 [https]
 listen = "{ADDRESS}"
-# One client asks as fast as it can.
+# One client, and one person, ask as fast as they can.
 requests_per_second = 1000000
+person_requests_per_second = 1000000
 """
 
 

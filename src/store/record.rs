@@ -7,6 +7,7 @@
 
 pub(super) mod carry;
 pub mod check;
+mod packed;
 pub mod query;
 
 use sqlx::sqlite::SqliteRow;

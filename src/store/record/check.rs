@@ -1,11 +1,10 @@
 //! Stretches of the record, held against their hashes.
 
 use futures_util::StreamExt as _;
-use sqlx::sqlite::SqliteRow;
 
 use super::{COLUMNS, column, entry, fields, tip};
-use crate::model::record::Hash;
 use crate::model::record::check::{Chain, Fault, Heads, Wrong};
+use crate::model::record::{Fields, Hash};
 use crate::store::{READERS, Result, Store, StoreError, int};
 
 /// Entries that are looked through for the right one where a wrong one stands.
@@ -123,11 +122,26 @@ impl Store {
         wanted: Vec<u64>,
     ) -> Result<std::result::Result<Stretch, Fault>> {
         let from = if known.is_some() { after.saturating_add(1) } else { after };
+        let span = Span { after, last, known, wanted };
+        let packed = self.packed(from, last).await;
+        let (span, found) = hashing(move || {
+            let lines = packed.as_ref().and_then(|packed| packed.lines());
+            let found = lines.and_then(|lines| span.check(lines.iter().map(|line| Some(line.fields()))).ok());
+            (span, found)
+        })
+        .await?;
+        match found {
+            Some(stretch) => Ok(Ok(stretch)),
+            // Whatever it was: the rows themselves say what is wrong, if anything is.
+            None => self.check_rows(from, span).await,
+        }
+    }
+
+    async fn check_rows(&self, from: u64, span: Span) -> Result<std::result::Result<Stretch, Fault>> {
         let sql = format!("SELECT {COLUMNS} FROM record WHERE seq >= $1 AND seq <= $2 ORDER BY seq");
-        let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(int(from)).bind(int(last));
+        let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(int(from)).bind(int(span.last));
         let rows = query.fetch_all(self.readers()).await.map_err(StoreError::Sql)?;
-        let checked = tokio::task::spawn_blocking(move || check(&rows, after, last, known, &wanted)).await;
-        let checked = checked.map_err(|e| StoreError::Sql(sqlx::Error::Io(std::io::Error::other(e))))?;
+        let checked = hashing(move || span.check(rows.iter().map(|row| fields(row).ok()))).await?;
         Ok(match checked {
             Ok(stretch) => Ok(stretch),
             Err((chain, Fault { seq, wrong: Wrong::Edited })) => Err(Fault { seq, wrong: self.diagnose(chain).await? }),
@@ -163,34 +177,54 @@ fn with_head(fault: Fault, heads: &Heads) -> Fault {
     }
 }
 
-/// The first fault, with the chain as far as it is right.
-fn check(
-    rows: &[SqliteRow],
+/// Away from the threads that answer requests.
+async fn hashing<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|e| StoreError::Sql(sqlx::Error::Io(std::io::Error::other(e))))
+}
+
+/// A stretch to check.
+#[derive(Debug)]
+struct Span {
+    /// The entry before it.
     after: u64,
+    /// Its last.
     last: u64,
+    /// The hash of the entry before it.
     known: Option<Hash>,
-    wanted: &[u64],
-) -> std::result::Result<Stretch, (Chain, Fault)> {
-    let mut rows = rows.iter();
-    let stored = |row| {
-        let (fields, hash) = fields(row).ok()?;
-        hash.parse().ok().filter(|_| fields.seq == after)
-    };
-    let hash = known.or_else(|| rows.next().and_then(stored));
-    let Some(hash) = hash else { return Err((Chain::START, Fault { seq: after, wrong: Wrong::Unreadable })) };
-    let mut chain = Chain { seq: after, hash };
-    let mut met = Vec::new();
-    for row in rows {
-        let seq = chain.seq.saturating_add(1);
-        let Ok((fields, hash)) = fields(row) else { return Err((chain, Fault { seq, wrong: Wrong::Unreadable })) };
-        chain.take(&fields, hash).map_err(|fault| (chain, fault))?;
-        if wanted.binary_search(&chain.seq).is_ok() {
-            met.push((chain.seq, chain.hash));
+    /// Whose hashes are wanted, in order.
+    wanted: Vec<u64>,
+}
+
+impl Span {
+    /// Takes the entries in order, none for one that cannot be read; the one before comes first where its hash is not
+    /// known. Gives the first fault, with the chain as far as it is right.
+    fn check<'a>(
+        &self,
+        mut entries: impl Iterator<Item = Option<(Fields<'a>, &'a str)>>,
+    ) -> std::result::Result<Stretch, (Chain, Fault)> {
+        let stored = |entry: Option<(Fields<'a>, &'a str)>| {
+            let (fields, hash) = entry?;
+            hash.parse().ok().filter(|_| fields.seq == self.after)
+        };
+        let hash = self.known.or_else(|| entries.next().and_then(stored));
+        let Some(hash) = hash else {
+            return Err((Chain::START, Fault { seq: self.after, wrong: Wrong::Unreadable }));
+        };
+        let mut chain = Chain { seq: self.after, hash };
+        let mut met = Vec::new();
+        for entry in entries {
+            let seq = chain.seq.saturating_add(1);
+            let Some((fields, hash)) = entry else { return Err((chain, Fault { seq, wrong: Wrong::Unreadable })) };
+            chain.take(&fields, hash).map_err(|fault| (chain, fault))?;
+            if self.wanted.binary_search(&chain.seq).is_ok() {
+                met.push((chain.seq, chain.hash));
+            }
         }
+        if chain.seq < self.last {
+            let seq = chain.seq.saturating_add(1);
+            return Err((chain, Fault { seq, wrong: Wrong::Deleted { next: None } }));
+        }
+        Ok(Stretch { last: chain, met })
     }
-    if chain.seq < last {
-        let seq = chain.seq.saturating_add(1);
-        return Err((chain, Fault { seq, wrong: Wrong::Deleted { next: None } }));
-    }
-    Ok(Stretch { last: chain, met })
 }

@@ -139,13 +139,13 @@ pub async fn revocations(State(shared): State<Shared>, caller: Caller) -> Result
     Ok(Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
-/// What the gateway has to know of it; a token opens no SSH connection.
+/// What the gateway has to know of it; a token opens no SSH connection, and a team none to another's machine.
 fn revocation(revoked: &Revoked) -> Option<RevocationView> {
     match revoked {
         Revoked::User(user) => Some((user, EndedAccess::All, None)),
         Revoked::Rights(user) => Some((user, EndedAccess::Others, None)),
         Revoked::Key(user, key) => Some((user, EndedAccess::Key, Some(key.clone()))),
-        Revoked::Token(_) => None,
+        Revoked::Token(_) | Revoked::Vm(_) => None,
     }
     .map(|(user, what, key)| RevocationView { user_id: user.to_string(), what, key })
 }

@@ -21,7 +21,7 @@ use crate::api::types::{
 use crate::auth::policy::Action;
 use crate::auth::sshkey;
 use crate::manager::ManagerError;
-use crate::manager::access::{Certificate, GatewayFacts, Proof, TargetQuestion, address_of};
+use crate::manager::access::{Certificate, GatewayFacts, Proof, TargetQuestion, address_of, unknown_key};
 use crate::manager::revoked::Revoked;
 use crate::model::principal::{Origin, Principal, User, Via};
 
@@ -48,7 +48,7 @@ pub async fn identify(
     let user = shared.manager.identify(&permit, &proof(&body.public_key, body.certificate)?).await?;
     if !is_member(&shared, &user).await? {
         // Nothing is proven yet: who asks learns no more than with a key that is nobody's.
-        return Err(ManagerError::not_found("this key leads to nobody").into());
+        return Err(unknown_key().into());
     }
     Ok(Json(Identified { user: user.name.to_string(), user_id: user.id.to_string() }))
 }

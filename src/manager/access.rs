@@ -268,7 +268,7 @@ impl Manager {
             None => None,
         };
         let user = row.filter(|row| row.suspended.is_none()).map(|row| row.user);
-        user.ok_or_else(|| ManagerError::not_found("this key is not registered").hint("gvm key add"))
+        user.ok_or_else(unknown_key)
     }
 
     /// The first of these principals who is a user.
@@ -354,6 +354,11 @@ impl Manager {
 fn holder(permit: &Permit) -> Result<UserId> {
     let holder = permit.subject().or_else(|| permit.user().map(|user| user.id));
     holder.ok_or_else(|| ManagerError::denied("only a person has keys"))
+}
+
+/// The one answer to a key that leads to nobody, for whatever reason: nothing is proven when it is asked for.
+pub fn unknown_key() -> ManagerError {
+    ManagerError::not_found("this key is not registered").hint("gvm key add")
 }
 
 /// The address of a client, which comes with its port or without.

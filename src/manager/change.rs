@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use super::create::{AcceptedChange, MAX_TAGS};
 use super::gpus::Now;
 use super::quota::Growth;
+use super::revoked::Revoked;
 use super::{Manager, ManagerError, Result};
 use crate::auth::policy::Permit;
 use crate::model::caps::CapsChange;
@@ -114,6 +115,9 @@ impl Manager {
         let row = Self::pending(permit, request.action(), label, Some(vm.id));
         audit::begin(&mut tx, &row, Some(vm.generation)).await?;
         commit(tx).await?;
+        if before.team != vm.team {
+            self.revocations.tell(Revoked::Vm(vm.id));
+        }
         self.watch.begin(&vm, row.action.as_str());
         self.look_at(vm.id);
         if needs_restart(&vm, &self.observe_for_change(vm.id).await) {

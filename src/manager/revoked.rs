@@ -2,7 +2,7 @@
 
 use tokio::sync::broadcast;
 
-use crate::model::id::{TokenId, UserId};
+use crate::model::id::{TokenId, UserId, VmId};
 
 /// Messages that a slow listener may leave unread; beyond that it is told that it missed some, and asks about all
 /// that it holds.
@@ -20,6 +20,8 @@ pub enum Revoked {
     Key(UserId, String),
     /// One token, and what was opened with it.
     Token(TokenId),
+    /// What a team might do with a machine: it counts for that team no more. Who holds it open asks anew.
+    Vm(VmId),
 }
 
 /// Tells all listeners.

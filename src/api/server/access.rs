@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::auth::policy::Permit;
 use crate::manager::Manager;
 use crate::manager::revoked::Revoked;
 use crate::model::principal::{Principal, Via};
@@ -22,7 +23,7 @@ enum Verdict {
     Over,
 }
 
-fn verdict(revoked: &Revoked, principal: &Principal) -> Verdict {
+fn verdict(revoked: &Revoked, principal: &Principal, permit: Option<&Permit>) -> Verdict {
     let is = |id| principal.user().is_some_and(|user| user.id == id);
     let came_by = &principal.origin.via;
     match revoked {
@@ -30,19 +31,37 @@ fn verdict(revoked: &Revoked, principal: &Principal) -> Verdict {
         Revoked::Rights(id) if is(*id) => Verdict::Unsure,
         Revoked::Token(token) if *came_by == Via::Token(*token) => Verdict::Over,
         Revoked::Key(id, print) if is(*id) && *came_by == Via::SshKey(print.clone()) => Verdict::Over,
-        Revoked::User(_) | Revoked::Rights(_) | Revoked::Token(_) | Revoked::Key(..) => Verdict::Other,
+        Revoked::Vm(id) if permit.and_then(Permit::vm) == Some(*id) => Verdict::Unsure,
+        Revoked::User(_) | Revoked::Rights(_) | Revoked::Token(_) | Revoked::Key(..) | Revoked::Vm(_) => Verdict::Other,
     }
 }
 
 /// Waits until the principal is not let in any more as they were when they came.
 pub async fn ended(manager: Arc<Manager>, principal: Principal) {
+    wait(manager, principal, None).await;
+}
+
+/// The same, or until the machine of the permit is not for them any more: it may count for another team.
+pub(super) async fn ended_on(manager: Arc<Manager>, permit: Permit) {
+    wait(manager, permit.principal().clone(), Some(permit)).await;
+}
+
+async fn holds(manager: &Manager, principal: &Principal, permit: Option<&Permit>) -> bool {
+    if !manager.is_still_in(principal).await {
+        return false;
+    }
+    let Some((permit, vm)) = permit.and_then(|permit| Some((permit, permit.vm()?))) else { return true };
+    manager.permit_vm(principal, permit.action(), &vm.to_string(), true).await.is_ok()
+}
+
+async fn wait(manager: Arc<Manager>, principal: Principal, permit: Option<Permit>) {
     let mut told = manager.revocations().listen();
     // Between coming in and listening it may have ended, and a listener that lags missed something.
-    while manager.is_still_in(&principal).await {
+    while holds(&manager, &principal, permit.as_ref()).await {
         loop {
             let Ok(message) = tokio::time::timeout(LOOK_EVERY, told.recv()).await else { break };
             match message {
-                Ok(revoked) => match verdict(&revoked, &principal) {
+                Ok(revoked) => match verdict(&revoked, &principal, permit.as_ref()) {
                     Verdict::Other => {}
                     Verdict::Unsure => break,
                     Verdict::Over => return,

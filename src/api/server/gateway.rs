@@ -21,7 +21,7 @@ use crate::api::types::{
 use crate::auth::policy::Action;
 use crate::auth::sshkey;
 use crate::manager::ManagerError;
-use crate::manager::access::{Certificate, GatewayFacts, Proof, TargetQuestion, address_of};
+use crate::manager::access::{Certificate, GatewayFacts, Proof, TargetQuestion, address_of, unknown_key};
 use crate::manager::revoked::Revoked;
 use crate::model::principal::{Origin, Principal, User, Via};
 
@@ -48,7 +48,7 @@ pub async fn identify(
     let user = shared.manager.identify(&permit, &proof(&body.public_key, body.certificate)?).await?;
     if !is_member(&shared, &user).await? {
         // Nothing is proven yet: who asks learns no more than with a key that is nobody's.
-        return Err(ManagerError::not_found("this key leads to nobody").into());
+        return Err(unknown_key().into());
     }
     Ok(Json(Identified { user: user.name.to_string(), user_id: user.id.to_string() }))
 }
@@ -139,13 +139,13 @@ pub async fn revocations(State(shared): State<Shared>, caller: Caller) -> Result
     Ok(Sse::new(told).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response())
 }
 
-/// What the gateway has to know of it; a token opens no SSH connection.
+/// What the gateway has to know of it; a token opens no SSH connection, and a team none to another's machine.
 fn revocation(revoked: &Revoked) -> Option<RevocationView> {
     match revoked {
         Revoked::User(user) => Some((user, EndedAccess::All, None)),
         Revoked::Rights(user) => Some((user, EndedAccess::Others, None)),
         Revoked::Key(user, key) => Some((user, EndedAccess::Key, Some(key.clone()))),
-        Revoked::Token(_) => None,
+        Revoked::Token(_) | Revoked::Vm(_) => None,
     }
     .map(|(user, what, key)| RevocationView { user_id: user.to_string(), what, key })
 }

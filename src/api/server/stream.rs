@@ -21,7 +21,7 @@ use crate::api::error::ErrorBody;
 use crate::auth::policy::{Action, Permit};
 use crate::manager::console::Console;
 use crate::manager::watch::Told;
-use crate::model::id::{UserId, VmId};
+use crate::model::id::UserId;
 
 /// Lines of the serial log where none are asked for, and at most.
 const LOG_LINES: (usize, usize) = (200, 100_000);
@@ -42,7 +42,7 @@ pub async fn vm_events(
     Path(vm): Path<String>,
 ) -> Result<Response, ApiError> {
     let permit = shared.manager.permit_vm(&caller.0, Action::VmSee, &vm, true).await?;
-    Ok(events(shared, caller, permit.vm(), None).into_response())
+    Ok(events(shared, caller, permit, None).into_response())
 }
 
 /// Events of all machines of the caller; of everybody's for operators.
@@ -51,7 +51,7 @@ pub async fn vm_events(
 pub async fn all_events(State(shared): State<Shared>, caller: Caller) -> Result<Response, ApiError> {
     let permit = caller.permit_widest(Action::VmSeeAll, Action::VmSee)?;
     let owner = owner_filter(&permit);
-    Ok(events(shared, caller, None, owner).into_response())
+    Ok(events(shared, caller, permit, owner).into_response())
 }
 
 fn owner_filter(permit: &Permit) -> Option<UserId> {
@@ -64,12 +64,13 @@ fn owner_filter(permit: &Permit) -> Option<UserId> {
 fn events(
     shared: Shared,
     caller: Caller,
-    vm: Option<VmId>,
+    permit: Permit,
     owner: Option<UserId>,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
+    let vm = permit.vm();
     let (past, live) = shared.manager.watch().listen(vm);
     let stop = shared.manager.stopping().clone();
-    let ended = access::ended(shared.manager.clone(), caller.0.clone());
+    let ended = access::ended_on(shared.manager.clone(), permit);
     let wanted =
         move |told: &Told| vm.is_none_or(|vm| told.progress.vm == vm) && owner.is_none_or(|owner| told.owner == owner);
     let live = BroadcastStream::new(live).filter(move |item| {
@@ -156,11 +157,11 @@ pub async fn console(
     let action = if can_type { Action::VmConsole } else { Action::VmSee };
     let opened = async {
         let permit = shared.manager.permit_vm(&caller.0, action, &vm, false).await?;
-        shared.manager.console(&permit, can_type).await
+        Ok((shared.manager.console(&permit, can_type).await?, permit))
     };
-    let console = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
+    let (console, permit) = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
     let stop = shared.manager.stopping().clone();
-    let ended = access::ended(shared.manager.clone(), caller.0.clone());
+    let ended = access::ended_on(shared.manager.clone(), permit);
     Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| relay(socket, console, stop, ended)))
 }
 

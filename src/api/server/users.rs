@@ -86,7 +86,7 @@ pub async fn add(State(shared): State<Shared>, caller: Caller, Body(body): Body<
         shared.manager.add_user(&permit, &new_user(&body)?).await
     };
     let row = audited(&shared, &caller, "user.add", &body.name, result.await).await?;
-    shown(&shared, &caller, &row.user.id.to_string()).await
+    shown(&shared, &caller, Action::UserChange, &row.user.id.to_string()).await
 }
 
 fn new_user(body: &AddUser) -> Result<NewUser, ManagerError> {
@@ -136,11 +136,12 @@ pub async fn import(State(shared): State<Shared>, caller: Caller, Body(body): Bo
 #[utoipa::path(get, path = "/v1/users/{user}", params(("user" = String, Path)),
     responses((status = 200, body = UserView), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn show(State(shared): State<Shared>, caller: Caller, Path(user): Path<String>) -> Done<UserView> {
-    shown(&shared, &caller, &user).await
+    shown(&shared, &caller, Action::UserSee, &user).await
 }
 
-async fn shown(shared: &Shared, caller: &Caller, user: &str) -> Done<UserView> {
-    let permit = shared.manager.permit_user(&caller.0, Action::UserSee, user).await?;
+/// Who was permitted to do this is shown what came of it: a login that is good for changes alone as well.
+async fn shown(shared: &Shared, caller: &Caller, action: Action, user: &str) -> Done<UserView> {
+    let permit = shared.manager.permit_user(&caller.0, action, user).await?;
     Ok(Json(view(&shared.manager.person(&permit).await?)))
 }
 
@@ -171,7 +172,7 @@ pub async fn change(
         Ok(person.row.user.id)
     };
     let id = audited(&shared, &caller, "user.change", &user, result.await).await?;
-    shown(&shared, &caller, &id.to_string()).await
+    shown(&shared, &caller, Action::UserChange, &id.to_string()).await
 }
 
 fn role_change(word: &str) -> Result<RoleChange, ManagerError> {
@@ -211,7 +212,7 @@ pub async fn suspend(
     let permit = audited(&shared, &caller, "user.suspend", &user, result.await).await?;
     let stopped = if body.stop_vms { shared.manager.stop_machines_of(&permit).await? } else { 0 };
     let stopped_vms = u64::try_from(stopped).unwrap_or(u64::MAX);
-    Ok(Json(Suspended { user: shown(&shared, &caller, &user).await?.0, stopped_vms }))
+    Ok(Json(Suspended { user: shown(&shared, &caller, Action::UserChange, &user).await?.0, stopped_vms }))
 }
 
 /// Lets a suspended person in again.
@@ -223,7 +224,7 @@ pub async fn resume(State(shared): State<Shared>, caller: Caller, Path(user): Pa
         shared.manager.resume_user(&permit).await
     };
     audited(&shared, &caller, "user.resume", &user, result.await).await?;
-    shown(&shared, &caller, &user).await
+    shown(&shared, &caller, Action::UserChange, &user).await
 }
 
 /// Removes a person who has no machines.

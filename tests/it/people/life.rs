@@ -1,5 +1,9 @@
 //! A person from the first day to the last, by the command line.
 
+use gvm::model::id::UserId;
+use gvm::model::principal::Provider;
+use gvm::store::{commit, identities};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{House, MEMBER, ROOT, steady};
@@ -59,6 +63,32 @@ async fn who_has_machines_is_not_removed() {
     assert!(rows["operations"].as_array().unwrap().iter().any(|row| row["actor"] == "daemon"), "{rows}");
     house.ok(ROOT, "POST", "/v1/keys", json!({"public_key": KEY})).await;
     assert_eq!(house.ok(MEMBER, "GET", "/v1/me", Value::Null).await["keys"], 0, "back as somebody new");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_removed_takes_the_logins_that_led_to_them_along() {
+    let house = House::new().await;
+    let subject = async || {
+        let mut tx = house.life.store.write().await.unwrap();
+        let found = identities::user_of(&mut tx, Provider::Oidc, "s-1").await.unwrap();
+        tx.rollback().await.unwrap();
+        found
+    };
+    let link = async |user: UserId| {
+        let mut tx = house.life.store.write().await.unwrap();
+        identities::link(&mut tx, Provider::Oidc, "s-1", user, Timestamp::now()).await.unwrap();
+        identities::note_login(&mut tx, Provider::Oidc, "s-1", Timestamp::now()).await.unwrap();
+        commit(tx).await.unwrap();
+    };
+    let anna = house.add("anna").await;
+    link(anna.id).await;
+    assert_eq!(subject().await, Some(anna.id));
+    house.gvm(ROOT, &["user", "rm", "anna"]).await.expect(0);
+    assert_eq!(subject().await, None);
+    let again = house.add("anna").await;
+    assert_eq!(subject().await, None, "who has the name then has nothing of theirs");
+    link(again.id).await;
+    assert_eq!(subject().await, Some(again.id));
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -29,7 +29,7 @@ FOREIGN = "/run/fuzz-foreign.json"
 def others(manager):
     """A world of other people's things, each with the word in its name. Names and ids to try, by parameter of a path."""
     gvm = manager.gvm
-    foreign = {"vm": [], "user": [], "team": [f"{CANARY}-team"], "token": [], "key": [], "id": [], "entry": []}
+    foreign = {"vm": [], "user": [], "team": [f"{CANARY}-team"], "token": [], "key": [], "id": []}
     foreign["team"].append(gvm("team", "add", f"{CANARY}-team")["id"])
     for number in range(PEOPLE):
         user = f"{CANARY}-{number}"

@@ -34,6 +34,7 @@ debian        1800 the image debian: built, and lived in by a member; tried on i
 quickstart    900  scripts/quickstart.sh --check
 package       1800 scripts/test-package.sh: the Debian packages, from dev builds
 systemd       900  scripts/test-systemd.sh
+fuzz          300  scripts/fuzz-api.sh --check: made-up requests, for half a minute
 libvirt       2700 tests over real libvirtd, QEMU and guests, in private hosts
 ansible       1200 scripts/test-ansible.sh
 lab           1500 scripts/test-lab.sh: cards on a nested host with an IOMMU
@@ -169,6 +170,8 @@ suite_systemd() {
   in_repo cargo build --quiet --bin gvm --test it --features "$GVM_FEATURES"
   "$root/scripts/test-systemd.sh" "$target/debug/gvm"
 }
+
+suite_fuzz() { "$root/scripts/fuzz-api.sh" --check; }
 
 # The path of the integration tests' program, built.
 test_program() {

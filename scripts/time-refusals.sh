@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Can time tell whether another's VM, user or team exists? Names that are another's and names that are nobody's are asked
 # for in a random order, 2,000 of each, over HTTPS with a member's token, in a private host. A permutation test of the
-# difference of the means gives p for each question: where it is small, time tells.
+# difference of the ranks gives p for each question: where it is small, time tells.
 #
 #   time-refusals.sh [SAMPLES]
 #

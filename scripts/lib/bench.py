@@ -30,13 +30,19 @@ class Unix(http.client.HTTPConnection):
         self.sock.settimeout(60)
         self.sock.connect(SOCKET)
 
-    def call(self, method, path, body=None):
-        """The answer as text; anything but success ends the bench."""
+    def ask(self, method, path, body=None):
         self.request(method, path, None if body is None else json.dumps(body), {"content-type": "application/json"})
         answer = self.getresponse()
-        text = answer.read()
-        if answer.status >= 300:
-            raise SystemExit(f"{method} {path}: {answer.status} {text.decode()}")
+        return answer.status, answer.read()
+
+    def status(self, method, path, body=None):
+        return self.ask(method, path, body)[0]
+
+    def call(self, method, path, body=None):
+        """The answer as text; anything but success ends the bench."""
+        status, text = self.ask(method, path, body)
+        if status >= 300:
+            raise SystemExit(f"{method} {path}: {status} {text.decode()}")
         return text
 
     def json(self, method, path, body=None):

@@ -15,6 +15,9 @@ const REFUSALS: [(&str, &str); 6] = [
     ("503", "something that is needed for it does not answer now"),
 ];
 
+/// Below it nobody has to say who they are: they are about to find out.
+const OPEN: &str = "/v1/login";
+
 /// Adds them where an operation does not have its own.
 pub fn complete(document: &mut OpenApi) {
     let token = HttpBuilder::new()
@@ -25,9 +28,14 @@ pub fn complete(document: &mut OpenApi) {
         .build();
     document.components.get_or_insert_with(Components::new).add_security_scheme("token", SecurityScheme::Http(token));
     document.security = Some(vec![SecurityRequirement::new("token", Vec::<String>::new())]);
-    for path in document.paths.paths.values_mut() {
+    for (name, path) in &mut document.paths.paths {
         let operations = [&mut path.get, &mut path.put, &mut path.post, &mut path.delete, &mut path.patch];
-        operations.into_iter().flatten().for_each(add_refusals);
+        for operation in operations.into_iter().flatten() {
+            add_refusals(operation);
+            if name.starts_with(OPEN) {
+                operation.security = Some(Vec::new());
+            }
+        }
     }
 }
 

@@ -40,7 +40,7 @@ fn chain(error: &ManagerError) -> String {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let code = code(self.0.kind);
-        let request_id = super::REQUEST.try_with(|id| *id).unwrap_or_else(|_| uuid::Uuid::now_v7()).to_string();
+        let request_id = super::request::id().unwrap_or_else(uuid::Uuid::now_v7).to_string();
         match code {
             ErrorCode::Internal | ErrorCode::Unavailable => {
                 tracing::error!(%request_id, error = %chain(&self.0), "a request failed");

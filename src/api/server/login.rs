@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use utoipa::IntoParams;
 
 use super::error::ApiError;
-use super::{Body, Caller, Path, Peer, Query, REQUEST, Shared, audited, cookie};
+use super::{Body, Caller, Path, Peer, Query, Shared, audited, cookie, request};
 use crate::api::error::ErrorBody;
 use crate::api::types::{
     DeviceAnswer, DeviceLoginView, DeviceWord, LinkLogin, LoginWaysView, PasswordLogin, PollDevice, SessionView,
@@ -37,8 +37,7 @@ impl FromRequestParts<Shared> for Visitor {
 
     async fn from_request_parts(parts: &mut Parts, _: &Shared) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<ConnectInfo<Peer>>().map_or(Peer::Unix(None), |info| info.0);
-        let request = REQUEST.try_with(|id| *id).ok();
-        Ok(Self(Origin { via: Via::Internal, address: peer.address(), request }))
+        Ok(Self(Origin { via: Via::Internal, address: peer.address(), request: request::id() }))
     }
 }
 

@@ -19,6 +19,7 @@ mod people;
 mod profiles;
 mod quota;
 pub mod rates;
+mod request;
 mod stream;
 mod system;
 mod teams;
@@ -34,10 +35,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::ws::WebSocketUpgrade;
 use axum::extract::{ConnectInfo, DefaultBodyLimit, FromRequest, FromRequestParts, Request};
+use axum::http::StatusCode;
 use axum::http::request::Parts;
-use axum::http::{HeaderValue, StatusCode};
-use axum::middleware::Next;
-use axum::response::Response;
 use axum::serve::IncomingStream;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixListener;
@@ -45,7 +44,6 @@ use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use uuid::Uuid;
 
 pub use self::access::ended as access_ended;
 use self::error::ApiError;
@@ -102,21 +100,6 @@ impl axum::extract::connect_info::Connected<IncomingStream<'_, UnixListener>> fo
     }
 }
 
-tokio::task_local! {
-    /// The id of the request that this task answers.
-    static REQUEST: Uuid;
-}
-
-/// Gives each request an id: it is in the record of what the request did, in the log, and in the answer.
-async fn with_request_id(request: Request, next: Next) -> Response {
-    let id = Uuid::now_v7();
-    let mut response = REQUEST.scope(id, next.run(request)).await;
-    if let Ok(value) = HeaderValue::from_str(&id.to_string()) {
-        response.headers_mut().insert("x-request-id", value);
-    }
-    response
-}
-
 /// The caller of a request.
 #[derive(Debug)]
 struct Caller(Principal);
@@ -139,7 +122,7 @@ impl FromRequestParts<Shared> for Caller {
 
     async fn from_request_parts(parts: &mut Parts, state: &Shared) -> Result<Self, ApiError> {
         let peer = parts.extensions.get::<ConnectInfo<Peer>>().map_or(Peer::Unix(None), |info| info.0);
-        let origin = Origin { via: Via::Socket, address: peer.address(), request: REQUEST.try_with(|id| *id).ok() };
+        let origin = Origin { via: Via::Socket, address: peer.address(), request: request::id() };
         // Over the network nothing else says who asks; on the socket it wins over the kernel's word.
         let principal = match (bearer::token(&parts.headers)?, peer) {
             (Some(token), _) => bearer::principal(state, token, origin).await?,
@@ -364,7 +347,7 @@ pub fn router_with(manager: Arc<Manager>, peers: Peers, certificates: Option<Arc
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .layer(axum::middleware::from_fn(bearer::keep_out_of_urls))
         .layer(axum::middleware::from_fn_with_state(shared.clone(), rates::by_address))
-        .layer(axum::middleware::from_fn(with_request_id))
+        .layer(axum::middleware::from_fn(request::attend))
         .with_state(shared)
 }
 

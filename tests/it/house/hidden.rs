@@ -44,3 +44,14 @@ async fn hidden_profiles_operations_and_keys_look_like_none() {
     assert_eq!(ask("a").await, 409, "it is the owner's and not up");
     assert_eq!(ask(&format!("theirs.{}", login(STRANGER))).await, 404);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refusal_leaves_on_a_step() {
+    let house = House::new().await;
+    for (asker, path) in [(OTHER, "/v1/profiles/secret"), (OTHER, "/v1/vms/none"), (OWNER, "/v1/nowhere")] {
+        let begin = std::time::Instant::now();
+        let answer = refusal(house.ask(asker, "GET", path, &Value::Null).await).await;
+        let took = begin.elapsed();
+        assert!(took.as_millis() >= 20, "{path} took {took:?}: {answer:?}");
+    }
+}

@@ -5,7 +5,7 @@ pub mod table;
 pub use self::table::Action;
 use crate::model::id::{TeamId, UserId, VmId};
 use crate::model::name::VmName;
-use crate::model::principal::{Principal, User, Who};
+use crate::model::principal::{Principal, Scope, Scopes, User, Who};
 use crate::model::vm::Vm;
 
 /// How the one who asks stands to what is asked about.
@@ -42,6 +42,14 @@ pub enum Denied {
         kind: &'static str,
         /// How it was asked for.
         shown: String,
+    },
+    /// They might, but not with this login.
+    #[error("this login may not {}: it lacks the scope {scope}", .action.words())]
+    OutOfScope {
+        /// For what.
+        action: Action,
+        /// What it takes.
+        scope: Scope,
     },
     /// It may be seen, but not this.
     #[error("{actor} may not {}; ask an administrator", .action.words())]
@@ -124,7 +132,14 @@ pub fn may(principal: &Principal, action: Action, relation: Relation) -> bool {
     }
 }
 
-fn not_allowed(principal: &Principal, action: Action) -> Denied {
+fn not_allowed(principal: &Principal, action: Action, relation: Relation) -> Denied {
+    let whole = principal.clone().limited_to(Scopes::all());
+    if principal.user().is_some() && may(&whole, action, relation) {
+        // What is above a teacher takes the scope for it, whatever else the action takes.
+        let scope = action.rule().scope;
+        let scope = if principal.scopes.has(scope) { Scope::Admin } else { scope };
+        return Denied::OutOfScope { action, scope };
+    }
     Denied::NotAllowed { actor: actor(principal), action }
 }
 
@@ -136,7 +151,7 @@ pub fn allow(principal: &Principal, action: Action) -> Result<Permit, Denied> {
     if may(principal, action, Relation::Own) {
         return Ok(Permit::of(principal, action));
     }
-    Err(not_allowed(principal, action))
+    Err(not_allowed(principal, action, Relation::Own))
 }
 
 /// May the principal do this with that machine? `shown` is how it was asked for; `None` means it is not there.
@@ -150,7 +165,7 @@ pub fn allow_vm(principal: &Principal, action: Action, vm: Option<&Vm>, shown: &
     if may(principal, action, relation) {
         return Ok(Permit { vm: Some(vm.id), ..Permit::of(principal, action) });
     }
-    Err(if may(principal, Action::VmSee, relation) { not_allowed(principal, action) } else { not_found() })
+    Err(if may(principal, Action::VmSee, relation) { not_allowed(principal, action, relation) } else { not_found() })
 }
 
 /// May the principal do this with that person? `teams` are the person's; `None` means there is no such person.
@@ -170,7 +185,7 @@ pub fn allow_user(
     if may(principal, action, relation) {
         return Ok(Permit { user: Some(id), ..Permit::of(principal, action) });
     }
-    Err(if may(principal, Action::UserSee, relation) { not_allowed(principal, action) } else { not_found() })
+    Err(if may(principal, Action::UserSee, relation) { not_allowed(principal, action, relation) } else { not_found() })
 }
 
 /// May the principal do this with that team? `None` means there is no such team.
@@ -184,7 +199,7 @@ pub fn allow_team(principal: &Principal, action: Action, team: Option<TeamId>, s
     if may(principal, action, relation) {
         return Ok(Permit { team: Some(id), ..Permit::of(principal, action) });
     }
-    Err(if may(principal, Action::TeamSee, relation) { not_allowed(principal, action) } else { not_found() })
+    Err(if may(principal, Action::TeamSee, relation) { not_allowed(principal, action, relation) } else { not_found() })
 }
 
 /// How a machine is asked for: `NAME`, `NAME.OWNER` or an id.
@@ -218,7 +233,7 @@ impl VmRef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::principal::{Role, Scope};
+    use crate::model::principal::Role;
 
     fn user(role: Role) -> Principal {
         Principal::of(User { id: UserId::generate(), name: "eve".parse().unwrap(), role })

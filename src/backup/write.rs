@@ -128,7 +128,11 @@ fn look_at(name: String, source: &Source) -> Result<(Entry, Bytes), BackupError>
     let mut file = File::open(path).map_err(BackupError::file("open", path))?;
     let read = BackupError::file("read", path);
     let (mode, size, hash, bytes) = (|| {
-        let mode = file.metadata()?.permissions().mode() & 0o777;
+        let mode = match source {
+            // The database: it is nobody else's, whatever made its copy.
+            Source::Settled(_) => 0o600,
+            Source::Small(_) => file.metadata()?.permissions().mode() & 0o777,
+        };
         match source {
             Source::Settled(_) => {
                 let mut hash = Sha256::new();

@@ -226,7 +226,10 @@ async fn export(cx: &Context, args: &ExportArgs) -> CliResult {
 async fn head(cx: &Context) -> CliResult {
     let view: HeadView = cx.client.get("/v1/audit/head").await?;
     cx.out.result(&view, || {
-        let head = view.head.clone().unwrap_or_else(|| "none is signed yet; look again in a minute".to_owned());
+        let head = view
+            .head
+            .clone()
+            .unwrap_or_else(|| "none is signed yet; one is every `audit.sign_every` minutes".to_owned());
         card(&[("Head", head), ("Key", view.key.clone()), ("Last entry", view.last.to_string())])
     })
 }

@@ -62,7 +62,7 @@ impl Manager {
             pack.add(DATABASE, Source::Settled(database));
             // Keys lie beside the database; machines, images and the like are folders, and SQLite's files are its own.
             let state_dir = config.manager.state_dir;
-            let mut left_out = pack.add_folder(STATE, &state_dir, is_beside_database)?;
+            let mut left_out = pack.add_folder(STATE, &state_dir, |path| is_key(path, &state_dir))?;
             left_out.extend(pack.add_folder(CONFIG, &config.manager.config_dir, |_| true)?);
             let mut notes: Vec<String> = left_out
                 .iter()
@@ -88,8 +88,14 @@ impl Manager {
     }
 }
 
-/// True for what lies right in the state directory and is a file of ours: keys.
-fn is_beside_database(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-    path.is_file() && !name.starts_with("gvm.db") && !name.starts_with('.') && name != "lock"
+/// The folder of the certificate that the manager made itself, below the state directory.
+const CERTIFICATE: &str = "https";
+
+/// True for keys: files right in the state directory that are not the database's, and the certificate's.
+fn is_key(path: &Path, state_dir: &Path) -> bool {
+    let below = path.strip_prefix(state_dir).unwrap_or(path);
+    let name = below.to_str().unwrap_or_default();
+    let is_beside = path.is_file() && below.components().count() == 1;
+    let is_ours = !name.starts_with("gvm.db") && !name.starts_with('.') && name != "lock";
+    is_beside && is_ours || below.starts_with(CERTIFICATE)
 }

@@ -264,11 +264,14 @@ impl From<Denied> for ManagerError {
     fn from(denied: Denied) -> Self {
         let kind = match denied {
             Denied::NotFound { .. } => Kind::NotFound,
-            Denied::NotAllowed { .. } => Kind::Denied,
+            Denied::NotAllowed { .. } | Denied::OutOfScope { .. } => Kind::Denied,
         };
         let hint = match denied {
             Denied::NotFound { kind: "VM", .. } => Some("see `gvm list`".to_owned()),
             Denied::NotFound { kind, .. } => Some(format!("see `gvm {kind} list`")),
+            Denied::OutOfScope { scope, .. } => {
+                Some(format!("make a token for it: gvm token create NAME --scope {scope}"))
+            }
             Denied::NotAllowed { .. } => None,
         };
         Self { kind, message: denied.to_string(), hint, source: None }

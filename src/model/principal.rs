@@ -144,9 +144,14 @@ impl Scopes {
     }
 }
 
+/// Who may do something with machines may see them: else a change that was made could not be followed.
 impl FromIterator<Scope> for Scopes {
     fn from_iter<T: IntoIterator<Item = Scope>>(scopes: T) -> Self {
-        Self(scopes.into_iter().collect())
+        let mut scopes: BTreeSet<Scope> = scopes.into_iter().collect();
+        if scopes.contains(&Scope::Vm) || scopes.contains(&Scope::Console) {
+            scopes.insert(Scope::Read);
+        }
+        Self(scopes)
     }
 }
 

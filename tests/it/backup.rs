@@ -1,6 +1,7 @@
 //! A backup of a manager that goes on working, and what comes of it.
 
 use std::io::Read as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use gvm::auth::policy::{self, Action};
@@ -41,6 +42,8 @@ async fn a_backup_taken_in_the_middle_of_things_is_whole_and_comes_back() {
     let profile = world.config.manager.config_dir.join("profiles/mine.toml");
     std::fs::write(&profile, "inherits = 'firmware'").unwrap();
     std::fs::write(world.state_dir().join("audit.key"), "secret").unwrap();
+    std::fs::create_dir(world.state_dir().join("https")).unwrap();
+    std::fs::write(world.state_dir().join("https/key.pem"), "pinned").unwrap();
     let life = world.live().await;
     let first = life.create("first").await.unwrap();
     let disk = gvm::image::layout::Layout::new(world.state_dir()).vm(first).root();
@@ -69,6 +72,9 @@ async fn a_backup_taken_in_the_middle_of_things_is_whole_and_comes_back() {
     std::fs::copy(&disk, &place).unwrap();
     restore::run(&fresh.config, &restore(&file)).await.unwrap();
     assert_eq!(std::fs::read_to_string(fresh.state_dir().join("audit.key")).unwrap(), "secret");
+    assert_eq!(std::fs::read_to_string(fresh.state_dir().join("https/key.pem")).unwrap(), "pinned", "members pin it");
+    let mode = std::fs::metadata(fresh.state_dir().join("gvm.db")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
     let back = fresh.config.manager.config_dir.join("profiles/mine.toml");
     assert_eq!(std::fs::read_to_string(back).unwrap(), "inherits = 'firmware'");
     let life = fresh.live().await;

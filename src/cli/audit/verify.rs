@@ -28,7 +28,7 @@ pub struct VerifyArgs {
     /// Verify this export instead of the manager's record; no manager is needed
     #[arg(long, value_name = "EXPORT")]
     file: Option<PathBuf>,
-    /// A head that was kept elsewhere, or a file with such heads, one a line
+    /// A head that was kept elsewhere, or a file with such heads in it
     #[arg(long = "head", value_name = "HEAD")]
     heads: Vec<String>,
     /// The public key that must have signed all heads [default: the manager's]
@@ -45,16 +45,18 @@ impl VerifyArgs {
     fn heads(&self) -> CliResult<Vec<SignedHead>> {
         let mut heads = Vec::new();
         for given in &self.heads {
-            let wrong = |e| CliError::invalid(format!("--head {given}: {e}"));
-            match given.parse() {
-                Ok(head) => heads.push(head),
-                Err(_) if Path::new(given).exists() => {
-                    let text = files::read_text(Path::new(given), HEAD_FILE_MAX)?;
-                    let lines = text.lines().filter(|line| !line.trim().is_empty());
-                    heads.extend(lines.map(str::parse).collect::<Result<Vec<SignedHead>, _>>().map_err(wrong)?);
+            let wrong = |e: String| CliError::invalid(format!("--head {given}: {e}"));
+            // As it was printed, alone or among other words.
+            let mut found = SignedHead::all_in(given).map_err(|e| wrong(e.to_string()))?;
+            if found.is_empty() {
+                let text = files::read_text(Path::new(given), HEAD_FILE_MAX)?;
+                found = SignedHead::all_in(&text).map_err(|e| wrong(e.to_string()))?;
+                if found.is_empty() {
+                    return Err(wrong("there is no head in this file, such as `gvm audit head` prints".to_owned()));
                 }
-                Err(e) => return Err(wrong(e)),
             }
+            found.retain(|head| !heads.contains(head));
+            heads.extend(found);
         }
         Ok(heads)
     }

@@ -111,6 +111,20 @@ impl fmt::Display for SignedHead {
     }
 }
 
+impl SignedHead {
+    /// The heads in a text, such as a file that they were kept in or lines of the journal.
+    ///
+    /// # Errors
+    /// [`NoHead`] where something begins like a head and is none.
+    pub fn all_in(text: &str) -> Result<Vec<Self>, NoHead> {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
+        let whole = |(at, _): (usize, &str)| {
+            text.get(at..).unwrap_or_default().split(|c| !is_part(c)).next().unwrap_or_default()
+        };
+        text.match_indices(FORM).map(whole).map(str::parse).collect()
+    }
+}
+
 impl FromStr for SignedHead {
     type Err = NoHead;
 

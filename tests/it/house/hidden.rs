@@ -48,7 +48,7 @@ async fn hidden_profiles_operations_and_keys_look_like_none() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refusal_leaves_on_a_step() {
     let house = House::new().await;
-    for (asker, path) in [(OTHER, "/v1/profiles/secret"), (OTHER, "/v1/vms/none"), (OWNER, "/v1/nowhere")] {
+    for (asker, path) in [(STRANGER, "/v1/profiles/secret"), (STRANGER, "/v1/vms/none"), (OWNER, "/v1/nowhere")] {
         let begin = std::time::Instant::now();
         let answer = refusal(house.ask(asker, "GET", path, &Value::Null).await).await;
         let took = begin.elapsed();

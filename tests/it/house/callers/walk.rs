@@ -149,7 +149,7 @@ impl House {
 
 pub(super) const fn status_of(denied: &Denied) -> u16 {
     match denied {
-        Denied::NotAllowed { .. } => 403,
+        Denied::NotAllowed { .. } | Denied::OutOfScope { .. } => 403,
         Denied::NotFound { .. } => 404,
     }
 }

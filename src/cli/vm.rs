@@ -7,6 +7,7 @@ use super::context::Context;
 use super::error::CliResult;
 use super::table::{Align, age, caps, card, moment, size, span, table};
 use super::vm_ref::VmRef;
+use crate::api::client::segment;
 use crate::api::types::{VmList, VmView};
 
 /// Options of `gvm list`.
@@ -15,6 +16,9 @@ pub struct ListArgs {
     /// Everybody's machines, as far as you may see them
     #[arg(short, long)]
     all: bool,
+    /// The machines that count for this team, where you are its teacher
+    #[arg(long, value_name = "TEAM", conflicts_with = "all")]
+    team: Option<String>,
     /// Deleted machines that can be undeleted, as well
     #[arg(long)]
     deleted: bool,
@@ -39,6 +43,9 @@ pub async fn list(cx: &Context, args: &ListArgs) -> CliResult {
     if args.all {
         path.push_str("&all=true");
     }
+    if let Some(team) = &args.team {
+        path.push_str(&format!("&team={}", segment(team)));
+    }
     if args.deleted {
         path.push_str("&deleted=true");
     }
@@ -48,7 +55,7 @@ pub async fn list(cx: &Context, args: &ListArgs) -> CliResult {
         return Ok(());
     }
     cx.out.result(&list, || {
-        let with = Columns { owner: args.all, deleted: args.deleted };
+        let with = Columns { owner: args.all || args.team.is_some(), deleted: args.deleted };
         rows(&list.vms, with, Timestamp::now(), cx.out.is_colored())
     })
 }

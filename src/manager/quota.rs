@@ -183,7 +183,7 @@ impl Manager {
             let profile = self.profile_for(user, name).await?;
             return Ok((Some(name.clone()), Usage::asked((&profile).into(), Desired::Running)));
         }
-        let filter = VmFilter { owner: Some(user.id), with_deleted: false, limit: u32::MAX };
+        let filter = VmFilter { owner: Some(user.id), limit: u32::MAX, ..VmFilter::default() };
         let newest = self.store.vms(filter).await?.pop().map(|vm| vm.spec.profile);
         let loaded = self.load_profiles().await?;
         for name in newest.iter().chain(loaded.files.keys()) {

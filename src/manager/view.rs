@@ -89,16 +89,16 @@ impl Manager {
         Ok(names)
     }
 
-    /// Machines of the one who asks, or everybody's with a permit for that.
+    /// Machines of the one who asks, of the permit's team, or everybody's with a permit for that.
     ///
     /// # Errors
     /// Where the store fails. A hypervisor that does not answer makes states unknown.
     pub async fn list(&self, permit: &Permit, request: ListRequest) -> Result<Vec<VmDetails>> {
-        let owner = match permit.action() {
-            crate::auth::policy::Action::VmSeeAll => None,
+        let owner = match (permit.action(), permit.team()) {
+            (crate::auth::policy::Action::VmSeeAll, _) | (_, Some(_)) => None,
             _ => permit.user().map(|user| user.id),
         };
-        let filter = VmFilter { owner, with_deleted: request.with_deleted, limit: request.limit };
+        let filter = VmFilter { owner, team: permit.team(), with_deleted: request.with_deleted, limit: request.limit };
         let observe_all = async {
             match tokio::time::timeout(LOOK, self.looks.all(&*self.hypervisor)).await {
                 Ok(observed) => observed.map_err(|e| e.to_string()),

@@ -7,7 +7,7 @@ use sqlx::sqlite::SqliteRow;
 use super::{
     Result, Store, StoreError, Write, count, get, int, json, maybe_parsed, maybe_time, or_taken, parsed, time, to_json,
 };
-use crate::model::id::{UserId, VmId};
+use crate::model::id::{TeamId, UserId, VmId};
 use crate::model::name::VmName;
 use crate::model::network::{GuestAddress, MacAddress};
 use crate::model::units::Mib;
@@ -71,6 +71,8 @@ fn vm(row: &SqliteRow) -> Result<Vm> {
 pub struct VmFilter {
     /// Only of this owner.
     pub owner: Option<UserId>,
+    /// Only those that count for this team.
+    pub team: Option<TeamId>,
     /// Deleted ones too.
     pub with_deleted: bool,
     /// At most so many.
@@ -112,11 +114,13 @@ impl Store {
     /// [`StoreError::Sql`].
     pub async fn vms(&self, filter: VmFilter) -> Result<Vec<Vm>> {
         let rows = sqlx::query(
-            "SELECT * FROM vms WHERE ($1 IS NULL OR owner_id = $1) AND ($2 = 1 OR undelete_until IS NULL) ORDER BY created_at, id LIMIT $3",
+            "SELECT * FROM vms WHERE ($1 IS NULL OR owner_id = $1) AND ($2 = 1 OR undelete_until IS NULL)
+               AND ($4 IS NULL OR team_id = $4) ORDER BY created_at, id LIMIT $3",
         )
         .bind(filter.owner.map(|id| id.to_string()))
         .bind(i64::from(filter.with_deleted))
         .bind(i64::from(filter.limit))
+        .bind(filter.team.map(|id| id.to_string()))
         .fetch_all(self.readers())
         .await
         .map_err(StoreError::Sql)?;

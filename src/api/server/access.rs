@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::sync::broadcast::error::RecvError;
 
+use crate::auth::peercred::Peers;
 use crate::auth::policy::Permit;
 use crate::manager::Manager;
 use crate::manager::revoked::Revoked;
 use crate::model::principal::{Principal, Via};
 
-/// What no message tells of, such as the end of a token's time, is found by looking so often.
+/// What no message tells of, such as the end of a token's time, or who left the host's group, is found by looking so often.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
 
 /// What a message means for one principal.
@@ -37,27 +38,34 @@ fn verdict(revoked: &Revoked, principal: &Principal, permit: Option<&Permit>) ->
 }
 
 /// Waits until the principal is not let in any more as they were when they came.
-pub async fn ended(manager: Arc<Manager>, principal: Principal) {
-    wait(manager, principal, None).await;
+pub async fn ended(manager: Arc<Manager>, peers: Peers, principal: Principal) {
+    wait(manager, peers, principal, None).await;
 }
 
 /// The same, or until the machine of the permit is not for them any more: it may count for another team.
-pub(super) async fn ended_on(manager: Arc<Manager>, permit: Permit) {
-    wait(manager, permit.principal().clone(), Some(permit)).await;
+pub(super) async fn ended_on(manager: Arc<Manager>, peers: Peers, permit: Permit) {
+    wait(manager, peers, permit.principal().clone(), Some(permit)).await;
 }
 
-async fn holds(manager: &Manager, principal: &Principal, permit: Option<&Permit>) -> bool {
-    if !manager.is_still_in(principal).await {
+/// True while the host lets somebody use gvm who has an account there. Where its directory does not answer, nothing is
+/// concluded from that.
+async fn is_member(manager: &Manager, peers: &Peers, principal: &Principal) -> bool {
+    let Some(user) = principal.user() else { return true };
+    !manager.has_account(user.id).await.unwrap_or(false) || peers.is_member(&user.name).await.unwrap_or(true)
+}
+
+async fn holds(manager: &Manager, peers: &Peers, principal: &Principal, permit: Option<&Permit>) -> bool {
+    if !manager.is_still_in(principal).await || !is_member(manager, peers, principal).await {
         return false;
     }
     let Some((permit, vm)) = permit.and_then(|permit| Some((permit, permit.vm()?))) else { return true };
     manager.permit_vm(principal, permit.action(), &vm.to_string(), true).await.is_ok()
 }
 
-async fn wait(manager: Arc<Manager>, principal: Principal, permit: Option<Permit>) {
+async fn wait(manager: Arc<Manager>, peers: Peers, principal: Principal, permit: Option<Permit>) {
     let mut told = manager.revocations().listen();
     // Between coming in and listening it may have ended, and a listener that lags missed something.
-    while holds(&manager, &principal, permit.as_ref()).await {
+    while holds(&manager, &peers, &principal, permit.as_ref()).await {
         loop {
             let Ok(message) = tokio::time::timeout(LOOK_EVERY, told.recv()).await else { break };
             match message {

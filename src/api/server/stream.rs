@@ -70,7 +70,7 @@ fn events(
     let vm = permit.vm();
     let (past, live) = shared.manager.watch().listen(vm);
     let stop = shared.manager.stopping().clone();
-    let ended = access::ended_on(shared.manager.clone(), permit);
+    let ended = access::ended_on(shared.manager.clone(), shared.peers.clone(), permit);
     let wanted =
         move |told: &Told| vm.is_none_or(|vm| told.progress.vm == vm) && owner.is_none_or(|owner| told.owner == owner);
     let live = BroadcastStream::new(live).filter(move |item| {
@@ -161,7 +161,7 @@ pub async fn console(
     };
     let (console, permit) = audited(&shared, &caller, "vm.console", &vm, opened.await).await?;
     let stop = shared.manager.stopping().clone();
-    let ended = access::ended_on(shared.manager.clone(), permit);
+    let ended = access::ended_on(shared.manager.clone(), shared.peers.clone(), permit);
     Ok(upgrade.max_message_size(64 * 1024).on_upgrade(move |socket| relay(socket, console, stop, ended)))
 }
 

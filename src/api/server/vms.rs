@@ -30,15 +30,20 @@ pub struct ListQuery {
     /// Everybody's, for operators.
     #[serde(default)]
     all: bool,
+    /// Those that count for this team, for its teachers and for operators.
+    team: Option<String>,
     /// Deleted ones within their undelete window too.
     #[serde(default)]
     deleted: bool,
 }
 
 /// Machines in the order of their making.
-#[utoipa::path(get, path = "/v1/vms", params(ListQuery), responses((status = 200, body = VmList), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody)))]
+#[utoipa::path(get, path = "/v1/vms", params(ListQuery), responses((status = 200, body = VmList), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody)))]
 pub async fn list(State(shared): State<Shared>, caller: Caller, Query(query): Query<ListQuery>) -> Done<VmList> {
-    let permit = caller.permit(if query.all { Action::VmSeeAll } else { Action::VmSee })?;
+    let permit = match &query.team {
+        Some(team) => shared.manager.permit_team(&caller.0, Action::VmSee, team).await?,
+        None => caller.permit(if query.all { Action::VmSeeAll } else { Action::VmSee })?,
+    };
     let request = ListRequest { with_deleted: query.deleted, limit: query.limit.unwrap_or(MAX_LIST).min(MAX_LIST) };
     let vms = shared.manager.list(&permit, request).await?;
     Ok(Json(VmList { vms: vms.into_iter().map(convert::vm).collect() }))

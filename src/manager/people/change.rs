@@ -176,7 +176,7 @@ impl Manager {
     /// # Errors
     /// Where the one who asks may not stop them, or the store fails.
     pub async fn stop_machines_of(&self, permit: &Permit) -> Result<usize> {
-        let filter = VmFilter { owner: Some(subject(permit)?), with_deleted: false, limit: ALL_VMS };
+        let filter = VmFilter { owner: Some(subject(permit)?), limit: ALL_VMS, ..VmFilter::default() };
         let mut stopped = 0;
         for vm in
             self.store.vms(filter).await?.iter().filter(|vm| matches!(vm.desired, Desired::Running | Desired::Paused))

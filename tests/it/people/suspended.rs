@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use gvm::api::client::console::{ConsoleEvent, ConsoleMode};
 use gvm::api::error::ErrorCode;
+use gvm::auth::peercred::Peers;
 use gvm::auth::policy::{self, Action};
 use gvm::manager::revoked::Revoked;
 use gvm::model::access::PublicKey;
@@ -237,7 +238,11 @@ async fn a_token_ends_what_came_by_it_and_nothing_else() {
     let by_token = eve.clone().from(origin(Via::Token(token)));
     let by_key = eve.clone().from(origin(Via::SshKey("SHA256:x".to_owned())));
     let ended = |principal: &Principal| {
-        tokio::spawn(gvm::api::server::access_ended(house.life.manager.clone(), principal.clone()))
+        tokio::spawn(gvm::api::server::access_ended(
+            house.life.manager.clone(),
+            Peers::new(house.life.manager.config()),
+            principal.clone(),
+        ))
     };
     let (token_ends, key_ends, socket) = (ended(&by_token), ended(&by_key), ended(&eve));
     let told = house.life.manager.revocations();

@@ -109,6 +109,7 @@ pub(super) fn routes() -> Vec<Route> {
         route("GET", "/v1/teams", none(), Widest(A::TeamSeeAll, A::TeamSee), 200),
         route("POST", "/v1/teams", json!({"name": "none"}), Own(A::TeamChange), 400),
         route("GET", "/v1/teams/{team}", none(), Team(A::TeamSee), 200),
+        route("GET", "/v1/vms?team={team}", none(), Team(A::VmSee), 200),
         route("PATCH", "/v1/teams/{team}", json!({"description": "T"}), Team(A::TeamChange), 200),
         route("DELETE", "/v1/teams/{team}", none(), Team(A::TeamChange), 200),
         route("GET", "/v1/teams/{team}/members", none(), Team(A::TeamSee), 200),

@@ -110,21 +110,35 @@ pub async fn run(cx: &Context, command: TeamCommand) -> CliResult {
             let view: TeamView = cx.client.delete(&team.path()).await?;
             cx.out.result(&view, || format!("dissolved the team {}", view.name))
         }
-        TeamCommand::AddMember(args) => {
-            let mut last = None;
-            for user in &args.users {
-                last = Some(cx.client.put(&format!("{}/members/{}", args.team.path(), segment(user))).await?);
-            }
-            tell(cx, last)
-        }
-        TeamCommand::RmMember(args) => {
-            let mut last = None;
-            for user in &args.users {
-                last = Some(cx.client.delete(&format!("{}/members/{}", args.team.path(), segment(user))).await?);
-            }
-            tell(cx, last)
+        TeamCommand::AddMember(args) => change_members(cx, &args, Membership::Add).await,
+        TeamCommand::RmMember(args) => change_members(cx, &args, Membership::Remove).await,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Membership {
+    Add,
+    Remove,
+}
+
+/// Each of them, whatever becomes of the others; the command ends with the first refusal.
+async fn change_members(cx: &Context, args: &MemberArgs, change: Membership) -> CliResult {
+    let (mut last, mut first) = (None, None);
+    for user in &args.users {
+        let path = format!("{}/members/{}", args.team.path(), segment(user));
+        let done = match change {
+            Membership::Add => cx.client.put(&path).await,
+            Membership::Remove => cx.client.delete(&path).await,
+        };
+        match done {
+            Ok(team) => last = Some(team),
+            Err(error) if error.is_passing() => return Err(error.into()),
+            Err(error) if first.is_none() => first = Some(error),
+            Err(error) => cx.out.note(&error.to_string()),
         }
     }
+    tell(cx, last)?;
+    first.map_or(Ok(()), |error| Err(error.into()))
 }
 
 fn tell(cx: &Context, team: Option<TeamView>) -> CliResult {

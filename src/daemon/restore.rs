@@ -58,6 +58,9 @@ pub async fn run(config: &Config, restore: &Restore) -> Result<()> {
         say(&format!("what was there before is in {}", aside.display()))?;
     }
     drop(lock);
+    say(
+        "what was taken back since the backup is good again: look at `gvm token list`, `gvm key list` and `gvm user list`",
+    )?;
     say("restored; start the manager: systemctl start gvm")
 }
 

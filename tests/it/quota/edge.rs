@@ -21,7 +21,11 @@ async fn of_500_at_once_exactly_the_limit_is_admitted() {
         let results = at_once(&life, delay, (0..CROWD).map(|n| making(&eve, small(&format!("m{n}"))))).await;
         assert_eq!(accepted(&results).len() as u64, allowed, "of {CROWD} within {delay} us");
         assert_eq!(used(&life.store, Holder::User(id(&eve))).await.get(QuotaKind::Vms), allowed);
-        let rows = life.store.vms(VmFilter { owner: Some(id(&eve)), with_deleted: true, limit: 1000 }).await.unwrap();
+        let rows = life
+            .store
+            .vms(VmFilter { owner: Some(id(&eve)), team: None, with_deleted: true, limit: 1000 })
+            .await
+            .unwrap();
         assert_eq!(rows.len() as u64, allowed);
     }
 }

@@ -90,7 +90,7 @@ async fn everything_at_once_stays_within_the_limits() {
     for round in 0..6 {
         let mut tasks: Vec<Task<()>> = Vec::new();
         for by in &people {
-            let filter = gvm::store::vms::VmFilter { owner: Some(id(by)), with_deleted: true, limit: 100 };
+            let filter = gvm::store::vms::VmFilter { owner: Some(id(by)), team: None, with_deleted: true, limit: 100 };
             for (n, vm) in life.store.vms(filter).await.unwrap().into_iter().enumerate() {
                 let wishes =
                     [Wanted::Start, Wanted::Stop, Wanted::Delete, Wanted::Undelete, Wanted::Restart, Wanted::Resume];

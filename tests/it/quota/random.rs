@@ -197,7 +197,7 @@ impl Story {
         let store = &self.life().store;
         let mut usage = Usage::default();
         let leases = store.leases().await.unwrap();
-        let rows = store.vms(VmFilter { owner: None, with_deleted: true, limit: 1000 }).await.unwrap();
+        let rows = store.vms(VmFilter { owner: None, team: None, with_deleted: true, limit: 1000 }).await.unwrap();
         for vm in rows.iter().filter(|vm| is_theirs(vm)) {
             usage = usage.plus(&Usage::of_machine((&vm.spec).into(), vm.desired));
             let held: HashSet<_> = vm.placement.gpus.iter().filter(|_| vm.desired.is_up()).collect();

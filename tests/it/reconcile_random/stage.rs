@@ -260,7 +260,7 @@ impl Stage {
     /// The promises that hold at any moment.
     pub async fn check(&self) {
         let store = &self.life().store;
-        let rows = store.vms(VmFilter { owner: None, with_deleted: true, limit: 1000 }).await.unwrap();
+        let rows = store.vms(VmFilter { owner: None, team: None, with_deleted: true, limit: 1000 }).await.unwrap();
         let ids: HashSet<VmId> = rows.iter().map(|row| row.id).collect();
         let leases = store.leases().await.unwrap();
         assert!(leases.iter().all(|lease| ids.contains(&lease.vm)), "a lease without a machine: {leases:?}");

@@ -58,8 +58,12 @@ impl Client {
     /// # Errors
     /// Fails where the HTTP client cannot be built, which has no cause outside of the process.
     pub fn new(socket: &Path) -> Result<Self, ClientError> {
-        let http = reqwest::Client::builder().unix_socket(socket).no_proxy().build().map_err(ClientError::Broken)?;
-        Ok(Self::of(http, Place::Socket(socket.to_owned()), None, tls::Stranger::default()))
+        let stranger = tls::Stranger::default();
+        // No TLS is spoken there; without this the machine's list of authorities would have to be there and be read.
+        let config = tls::pinned(None, stranger.clone()).map_err(ClientError::Setup)?;
+        let builder = reqwest::Client::builder().unix_socket(socket).no_proxy().tls_backend_preconfigured(config);
+        let http = builder.build().map_err(ClientError::Broken)?;
+        Ok(Self::of(http, Place::Socket(socket.to_owned()), None, stranger))
     }
 
     /// A client of the manager at `url`: known by `pin`, or by the authorities that this machine trusts. Nothing is

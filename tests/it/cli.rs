@@ -312,3 +312,16 @@ fn a_log_is_printed_as_it_is() {
     fake.text(&format!("GET {}/logs?lines=5", fake::VM), "boot\u{1b}[1m ok\r\n");
     assert_eq!(fake.run(&["logs", "dev", "-n", "5"]).expect(0).stdout, "boot\u{1b}[1m ok\r\n");
 }
+
+#[test]
+fn a_machine_without_a_list_of_authorities_needs_none_for_the_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let ended = std::process::Command::new(env!("CARGO_BIN_EXE_gvm"))
+        .args(["--socket", folder.path().join("none.sock").to_str().unwrap(), "list"])
+        .env("SSL_CERT_FILE", folder.path().join("none.pem"))
+        .env("SSL_CERT_DIR", folder.path().join("none"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(ended.status.code() == Some(6) && said.contains("there is no socket"), "{said}");
+}

@@ -8,16 +8,9 @@
 # a fixed loop's time before and after, which tells how busy the machine was.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
-# shellcheck source-path=SCRIPTDIR source=lib/log.sh
-. "$root/scripts/lib/log.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/setup.sh
-. "$root/scripts/lib/setup.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/private.sh
-. "$root/scripts/lib/private.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/bench.sh
 . "$root/scripts/lib/bench.sh"
 
-[ "$(id -u)" = 0 ] || die "this bench needs root (a private host)" "sudo $0"
-stage "looking for what is needed" "$root/scripts/setup.sh" --build --test
+bench_begin
 stage "building gvm" bench_build
 bench bench_api "${GVM_BENCH_VMS:-500}"

@@ -17,17 +17,10 @@
 # ratio_with_prepare_median counts the overlay and the seed on gvm's side alone.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
-# shellcheck source-path=SCRIPTDIR source=lib/log.sh
-. "$root/scripts/lib/log.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/setup.sh
-. "$root/scripts/lib/setup.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/private.sh
-. "$root/scripts/lib/private.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/bench.sh
 . "$root/scripts/lib/bench.sh"
 
-[ "$(id -u)" = 0 ] || die "this bench needs root (a private host)" "sudo $0"
-stage "looking for what is needed" "$root/scripts/setup.sh" --build --test
+bench_begin
 stage "building gvm" bench_build
 stage "building the image tiny"
 image=$("$root/vm-images/build.sh" tiny 2>/dev/null | tail -n 1)

@@ -9,12 +9,6 @@
 # In a private host, over HTTPS. schemathesis makes the requests. The last line is one JSON object.
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
-# shellcheck source-path=SCRIPTDIR source=lib/log.sh
-. "$root/scripts/lib/log.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/setup.sh
-. "$root/scripts/lib/setup.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/private.sh
-. "$root/scripts/lib/private.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/bench.sh
 . "$root/scripts/lib/bench.sh"
 
@@ -28,8 +22,7 @@ case ${1:-} in
     ;;
   *) seconds=$1 ;;
 esac
-[ "$(id -u)" = 0 ] || die "this needs root (a private host)" "sudo $0"
-stage "looking for what is needed" "$root/scripts/setup.sh" --build --test
+bench_begin
 
 # install_schemathesis   a venv in the cache, named by what is in it
 install_schemathesis() {

@@ -8,16 +8,9 @@
 # The last line is one JSON object; p_min is the smallest p, multiplied by the number of questions (bar: over 0.01).
 set -euo pipefail
 root=$(dirname "$(dirname "$(readlink -f "$0")")")
-# shellcheck source-path=SCRIPTDIR source=lib/log.sh
-. "$root/scripts/lib/log.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/setup.sh
-. "$root/scripts/lib/setup.sh"
-# shellcheck source-path=SCRIPTDIR source=lib/private.sh
-. "$root/scripts/lib/private.sh"
 # shellcheck source-path=SCRIPTDIR source=lib/bench.sh
 . "$root/scripts/lib/bench.sh"
 
-[ "$(id -u)" = 0 ] || die "this needs root (a private host)" "sudo $0"
-stage "looking for what is needed" "$root/scripts/setup.sh" --build --test
+bench_begin
 stage "building gvm" bench_build
 bench time_refusals "${1:-2000}"

@@ -1,7 +1,20 @@
 # shellcheck shell=bash
-# What the benches share: a release build, a private host, python inside it. Wants $root, log.sh, setup.sh, private.sh.
+# What the benches share: what they need, a release build, a private host, python inside it. Wants $root.
 
 : "${root:?}"
+# shellcheck source-path=SCRIPTDIR source=log.sh
+. "$root/scripts/lib/log.sh"
+# shellcheck source-path=SCRIPTDIR source=setup.sh
+. "$root/scripts/lib/setup.sh"
+# shellcheck source-path=SCRIPTDIR source=private.sh
+. "$root/scripts/lib/private.sh"
+
+# The rights and the programs that they need.
+bench_begin() {
+  [ "$(id -u)" = 0 ] || die "this needs root (a private host)" "sudo $0"
+  stage "looking for what is needed" "$root/scripts/setup.sh" --build --test
+}
+
 # Numbers are worth something of an optimised build only; GVM_BUILD=dev is for trying a bench out.
 bench_build() {
   [ "${GVM_BUILD:-release}" != dev ] || warn "this is a dev build; its numbers say little"

@@ -7,12 +7,18 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::auth::peercred::Peers;
 use crate::auth::policy::Permit;
-use crate::manager::Manager;
 use crate::manager::revoked::Revoked;
-use crate::model::principal::{Principal, Via};
+use crate::manager::{Manager, ManagerError};
+use crate::model::principal::{Principal, User, Via};
 
 /// What no message tells of, such as the end of a token's time, or who left the host's group, is found by looking so often.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
+
+/// What somebody is told whom the host does not let use gvm any more.
+pub(super) fn not_a_member(user: &User) -> ManagerError {
+    ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
+        .hint("ask your administrator")
+}
 
 /// What a message means for one principal.
 enum Verdict {
@@ -47,15 +53,25 @@ pub(super) async fn ended_on(manager: Arc<Manager>, peers: Peers, permit: Permit
     wait(manager, peers, permit.principal().clone(), Some(permit)).await;
 }
 
-/// True while the host lets somebody use gvm who has an account there. Where its directory does not answer, nothing is
-/// concluded from that.
-async fn is_member(manager: &Manager, peers: &Peers, principal: &Principal) -> bool {
-    let Some(user) = principal.user() else { return true };
-    !manager.has_account(user.id).await.unwrap_or(false) || peers.is_member(&user.name).await.unwrap_or(true)
+/// True where the host still lets this person use gvm. Who has no account of the host is let in by gvm alone.
+///
+/// # Errors
+/// `Unavailable` where the host's directory or the store does not answer.
+pub(super) async fn is_member(manager: &Manager, peers: &Peers, user: &User) -> Result<bool, ManagerError> {
+    if !manager.has_account(user.id).await? {
+        return Ok(true);
+    }
+    peers.is_member(&user.name).await.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))
 }
 
 async fn holds(manager: &Manager, peers: &Peers, principal: &Principal, permit: Option<&Permit>) -> bool {
-    if !manager.is_still_in(principal).await || !is_member(manager, peers, principal).await {
+    if !manager.is_still_in(principal).await {
+        return false;
+    }
+    // Where the directory does not answer, nothing is concluded from that.
+    if let Some(user) = principal.user()
+        && !is_member(manager, peers, user).await.unwrap_or(true)
+    {
         return false;
     }
     let Some((permit, vm)) = permit.and_then(|permit| Some((permit, permit.vm()?))) else { return true };

@@ -6,8 +6,8 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 use jiff::Timestamp;
 
-use super::Shared;
 use super::error::ApiError;
+use super::{Shared, access};
 use crate::manager::ManagerError;
 use crate::model::principal::{Origin, Principal};
 use crate::model::token::TokenText;
@@ -39,8 +39,7 @@ pub(super) async fn principal(shared: &Shared, token: &str, origin: Origin) -> R
     if let Some(user) = login.principal.user().filter(|_| login.has_account) {
         let answer = shared.peers.is_member_lately(&user.name).await;
         if !answer.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))? {
-            let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name));
-            return Err(denied.hint("ask your administrator").into());
+            return Err(access::not_a_member(user).into());
         }
     }
     Ok(login.principal)

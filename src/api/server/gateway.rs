@@ -12,7 +12,7 @@ use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 
 use super::error::ApiError;
 use super::stream::KEEP_ALIVE;
-use super::{Body, Caller, Shared, convert};
+use super::{Body, Caller, Shared, access, convert};
 use crate::api::error::ErrorBody;
 use crate::api::types::{
     AnnounceGateway, CertificateFacts, EndedAccess, GatewayMode, GatewayView, Identified, Identify, ResolveTarget,
@@ -20,10 +20,9 @@ use crate::api::types::{
 };
 use crate::auth::policy::Action;
 use crate::auth::sshkey;
-use crate::manager::ManagerError;
 use crate::manager::access::{Certificate, GatewayFacts, Proof, TargetQuestion, address_of, unknown_key};
 use crate::manager::revoked::Revoked;
-use crate::model::principal::{Origin, Principal, User, Via};
+use crate::model::principal::{Origin, Principal, Via};
 
 /// The port of a guest's SSH server.
 const SSH_PORT: u16 = 22;
@@ -46,7 +45,7 @@ pub async fn identify(
 ) -> Result<Json<Identified>, ApiError> {
     let permit = caller.permit(Action::GatewayAsk)?;
     let user = shared.manager.identify(&permit, &proof(&body.public_key, body.certificate)?).await?;
-    if !is_member(&shared, &user).await? {
+    if !access::is_member(&shared.manager, &shared.peers, &user).await? {
         // Nothing is proven yet: who asks learns no more than with a key that is nobody's.
         return Err(unknown_key().into());
     }
@@ -63,15 +62,6 @@ fn proof(key: &str, certificate: Option<CertificateFacts>) -> Result<Proof, ApiE
     Ok(Proof { key: convert::parse(key)?, certificate })
 }
 
-/// True where the host still lets this person use gvm. Who has no account of the host is let in by gvm alone.
-async fn is_member(shared: &Shared, user: &User) -> Result<bool, ApiError> {
-    if !shared.manager.has_account(user.id).await? {
-        return Ok(true);
-    }
-    let answer = shared.peers.is_member(&user.name).await;
-    Ok(answer.map_err(|e| ManagerError::unavailable(e.to_string()).because(e))?)
-}
-
 /// May this key reach that machine, and where is it?
 #[utoipa::path(post, path = "/v1/gateway/target", request_body = ResolveTarget,
     responses((status = 200, body = Target), (status = 400, body = ErrorBody), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -84,9 +74,8 @@ pub async fn target(
     let proof = proof(&body.public_key, body.certificate)?;
     let guest_user = body.guest_user.as_deref().map(convert::parse).transpose()?;
     let user = shared.manager.identify(&permit, &proof).await?;
-    if !is_member(&shared, &user).await? {
-        let denied = ManagerError::denied(format!("{} is not in the group of gvm's members any more", user.name))
-            .hint("ask your administrator");
+    if !access::is_member(&shared.manager, &shared.peers, &user).await? {
+        let denied = access::not_a_member(&user);
         let origin = Origin {
             via: Via::SshKey(sshkey::fingerprint(&proof.key)),
             address: address_of(&body.peer),

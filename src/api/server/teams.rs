@@ -116,6 +116,35 @@ pub async fn members(
     Ok(Json(MemberList { members: members.iter().map(ToString::to_string).collect(), next }))
 }
 
+#[derive(Clone, Copy)]
+enum Membership {
+    Add,
+    Remove,
+}
+
+async fn change_member(
+    shared: &Shared,
+    caller: &Caller,
+    (team, user): (&str, &str),
+    change: Membership,
+) -> Done<TeamView> {
+    let action = match change {
+        Membership::Add => "team.add_member",
+        Membership::Remove => "team.remove_member",
+    };
+    let result = async {
+        let permit = shared.manager.permit_team(&caller.0, Action::TeamChange, team).await?;
+        let person = shared.manager.permit_user(&caller.0, Action::UserChange, user).await?;
+        match change {
+            Membership::Add => shared.manager.add_member(&permit, &person).await?,
+            Membership::Remove => shared.manager.remove_member(&permit, &person).await?,
+        }
+        shared.manager.team(&permit).await
+    };
+    let (row, members) = audited(shared, caller, action, team, result.await).await?;
+    Ok(Json(view(&row, members)))
+}
+
 /// Puts a person into a team.
 #[utoipa::path(put, path = "/v1/teams/{team}/members/{user}", params(("team" = String, Path), ("user" = String, Path)),
     responses((status = 200, body = TeamView), (status = 403, body = ErrorBody), (status = 404, body = ErrorBody), (status = 409, body = ErrorBody)))]
@@ -124,14 +153,7 @@ pub async fn add_member(
     caller: Caller,
     Path((team, user)): Path<(String, String)>,
 ) -> Done<TeamView> {
-    let result = async {
-        let permit = shared.manager.permit_team(&caller.0, Action::TeamChange, &team).await?;
-        let person = shared.manager.permit_user(&caller.0, Action::UserChange, &user).await?;
-        shared.manager.add_member(&permit, &person).await?;
-        shared.manager.team(&permit).await
-    };
-    let (row, members) = audited(&shared, &caller, "team.add_member", &team, result.await).await?;
-    Ok(Json(view(&row, members)))
+    change_member(&shared, &caller, (&team, &user), Membership::Add).await
 }
 
 /// Takes a person out of a team.
@@ -142,12 +164,5 @@ pub async fn remove_member(
     caller: Caller,
     Path((team, user)): Path<(String, String)>,
 ) -> Done<TeamView> {
-    let result = async {
-        let permit = shared.manager.permit_team(&caller.0, Action::TeamChange, &team).await?;
-        let person = shared.manager.permit_user(&caller.0, Action::UserChange, &user).await?;
-        shared.manager.remove_member(&permit, &person).await?;
-        shared.manager.team(&permit).await
-    };
-    let (row, members) = audited(&shared, &caller, "team.remove_member", &team, result.await).await?;
-    Ok(Json(view(&row, members)))
+    change_member(&shared, &caller, (&team, &user), Membership::Remove).await
 }
